@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sample_sets as sets
+import warm_children
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spec_reader import SpecFile
@@ -330,7 +331,7 @@ def test_a_writer_that_is_killed_or_interrupted_leaves_no_file_and_its_workers_e
     pids = tmp_path / "pids"
     pids.mkdir()
     command = [sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path)]
-    parent = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    parent = warm_children.Popen(command, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while len(list(pids.iterdir())) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import warm_children
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("imagecodecs")
@@ -148,7 +149,7 @@ def test_a_ctrl_c_says_how_to_go_on_and_the_same_command_goes_on(root, tmp_path,
 def test_a_kill_at_any_moment_and_the_same_command_again(num_done, root, tmp_path):
     target = tmp_path / "x.well"
     words = ["convert", str(root), str(target), "--codec", "jpeg", "--workers", "2"]
-    process = subprocess.Popen([sys.executable, "-m", "stepwell", *words], stderr=subprocess.DEVNULL)
+    process = warm_children.Popen([sys.executable, "-m", "stepwell", *words], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
         sealed = [path for path in target.glob("segments/*-????") if path.is_dir()]

@@ -1,12 +1,12 @@
 """The registry, and the round trip of every lossless codec over any feature that it takes."""
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import warm_children
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,7 +81,7 @@ class Mine(RawCodec):
 
 def run_python(directory: Path, code: str) -> str:
     """Run code in a fresh process whose directory has the module my_codecs; return what it printed."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, check=False)
+    done = warm_children.run([sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import warm_children
 from shard_reader import ShardReader, values_of, write_shards
 
 import stepwell
@@ -165,7 +166,7 @@ def test_two_processes_make_one_store(shards: Path, cache: Path) -> None:
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import shard_reader, stepwell; "
         f"print(stepwell.open('shards://{shards}')[2]['index'].tolist())"
     )
-    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    running = [warm_children.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [process.communicate(timeout=60)[0].strip() for process in running] == ["[200, 201, 202, 203]"] * 2
     assert len(stores_in(cache)) == 1
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import warm_children
 
 import stepwell
 from stepwell import Array, EpisodeData, Store, write_episodes
@@ -45,7 +45,7 @@ def killed(store: Store) -> None:
         "    writer.append(key=np.int64(t), state=np.full(3, t, 'f4'), zpoints=np.arange(t), delta=image)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    subprocess.run([sys.executable, "-c", script, str(store.path)], check=False)
+    warm_children.run([sys.executable, "-c", script, str(store.path)], check=False)
     stepwell.open(store.path)
 
 

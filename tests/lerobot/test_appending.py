@@ -3,12 +3,12 @@
 import json
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import warm_children
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("av")
@@ -220,7 +220,7 @@ if left < 0:
     appending.replace_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 write_dataset(stepwell.View(stepwell.open({str(store.path)!r})).select([2, 3]), {str(root)!r}, append=True, workers=0)
 """
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    done = warm_children.run([sys.executable, "-c", code], check=False, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
 
@@ -237,7 +237,7 @@ def add_and_die(self, episode):
 dataset_files.DatasetFiles.add = add_and_die
 write_dataset(stepwell.open({str(store.path)!r}), {str(tmp_path / "set")!r}, workers=0)
 """
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    done = warm_children.run([sys.executable, "-c", code], check=False, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     assert [path.suffix for path in tmp_path.iterdir()] == [".partial"]
     write_dataset(store, tmp_path / "set")

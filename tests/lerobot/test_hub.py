@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_children
 
 from stepwell.errors import DatasetNotFoundError, DiskFullError, EpisodeNotFoundError, FormatError, StepwellError
 from stepwell.lerobot import Metadata, locate
@@ -237,7 +238,7 @@ def test_environment_of_a_process_is_obeyed(hub: HubServer, tmp_path: Path) -> N
     def run(**more: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": "secret", **more}
         command = [sys.executable, "-c", code]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return warm_children.run(command, env=environment, capture_output=True, text=True, check=False)
 
     first = run(HF_ENDPOINT=hub.url)
     assert Path(first.stdout.strip()).is_relative_to(tmp_path / "home"), first.stderr

@@ -1,11 +1,11 @@
 """HF_ENDPOINT leads the command and the library to another hub, of which no more than the chosen episodes come."""
 
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+import warm_children
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("huggingface_hub")
@@ -55,7 +55,7 @@ def run(hub, tmp_path):
     def run_python(*words):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
         told = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "STEPWELL_CACHE": str(tmp_path / "cache")}
-        return subprocess.run([sys.executable, *words], env=kept | told, capture_output=True, text=True, check=True)
+        return warm_children.run([sys.executable, *words], env=kept | told, capture_output=True, text=True, check=True)
 
     return run_python
 

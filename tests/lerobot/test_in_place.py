@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import warm_children
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("av")
@@ -354,7 +355,7 @@ def test_threads_that_come_at_once_build_it_once(tiny: Path, monkeypatch: pytest
 def test_processes_that_come_at_once_all_open_it(tiny: Path, cache: Path) -> None:
     code = "import sys, stepwell; print(stepwell.open(sys.argv[1]).num_steps)"
     command = [sys.executable, "-c", code, f"lerobot://{tiny}"]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    running = [warm_children.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [process.communicate(timeout=60)[0] for process in running] == [f"{sum(LENGTHS)}\n"] * 2
     assert len(stores_in(cache)) == 1
 
@@ -364,7 +365,7 @@ def test_a_build_that_was_killed_leaves_nothing_that_is_taken_for_whole(tiny: Pa
         "import os, sys, stepwell; from stepwell.store import bulk_writing;"
         "bulk_writing.write_manifest = lambda *a, **k: os._exit(9); stepwell.open(sys.argv[1])"
     )
-    killed = subprocess.run([sys.executable, "-c", code, f"lerobot://{tiny}"], check=False)
+    killed = warm_children.run([sys.executable, "-c", code, f"lerobot://{tiny}"], check=False)
     assert killed.returncode == 9
     assert stores_in(cache) == []
     assert len(list(cache.glob("lerobot/*/.*.partial"))) == 1

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+import warm_children
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("huggingface_hub")
@@ -139,7 +140,7 @@ def test_a_kill_and_the_same_command_again_make_the_same_store(num_done, hub, ro
     words = [sys.executable, "-m", "stepwell", "convert", ADDRESS, str(target), "--workers", "1"]
     # read before huggingface_hub is imported, unlike HF_ENDPOINT
     environment = {**os.environ, "HF_HOME": str(tmp_path / "home")}
-    process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL)
+    process = warm_children.Popen(words, env=environment, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while process.poll() is None and len(list(target.glob("segments/*-????"))) < num_done:
         assert time.monotonic() < deadline
@@ -149,7 +150,7 @@ def test_a_kill_and_the_same_command_again_make_the_same_store(num_done, hub, ro
     if read_plan(target) is None:
         pytest.skip("it was done before it was killed")
     hub.requests.clear()
-    assert subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert warm_children.run(words, env=environment, stdout=subprocess.DEVNULL, check=False).returncode == 0
     assert blobs(stepwell.open(target)) == blobs(converted(root, tmp_path / "y.well"))
     assert len(file_names(hub)) <= 8
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "set", "x.well", "y.well"]

@@ -2,7 +2,6 @@ import math
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import conversion_killing
 import numpy as np
 import pytest
+import warm_children
 from conversion_stores import LENGTHS, SHAPE, blobs_of, content, files_of, record
 
 import stepwell
@@ -253,7 +253,7 @@ def test_what_a_killed_writer_left_is_recovered_and_converted(tmp_path):
         "    writer.append(x=[t, t])\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "a.well")], check=False)
+    warm_children.run([sys.executable, "-c", script, str(tmp_path / "a.well")], check=False)
     convert(tmp_path / "a.well", tmp_path / "b.well", {"x": "zstd"}, workers=1)
     (episode,) = stepwell.open(tmp_path / "b.well")
     assert episode.interrupted
@@ -266,7 +266,7 @@ def test_a_killed_conversion_leaves_no_store_and_the_next_one_cleans_up(tmp_path
     marks.mkdir()
     source = tiny_store(folder / "a.well", (20, 20, 20), segment_bytes=1)
     words = [sys.executable, conversion_killing.__file__, str(source.path), str(folder / "b.well"), str(workers)]
-    process = subprocess.Popen(words, env={**os.environ, "CONVERSION_MARKS": str(marks)})
+    process = warm_children.Popen(words, env={**os.environ, "CONVERSION_MARKS": str(marks)})
     deadline = time.monotonic() + 120
     while len(list(marks.iterdir())) < workers and time.monotonic() < deadline:
         time.sleep(0.02)

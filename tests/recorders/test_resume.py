@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import parallel_sources as sources
 import pytest
+import warm_children
 from test_write import is_running
 
 import stepwell
@@ -79,7 +79,7 @@ def test_a_failure_leaves_what_is_finished_and_the_next_call_makes_the_rest(tmp_
 @pytest.mark.parametrize(("num_read", "workers"), [(0, 0), (1, 2), (2, 0), (5, 2), (5, 0), (9, 2), (12, 0)])
 def test_a_kill_at_any_moment_loses_no_finished_chunk(num_read, workers, tmp_path, folder):
     target = tmp_path / "x.well"
-    process = subprocess.Popen([sys.executable, PROGRAM, target, folder, str(workers)])
+    process = warm_children.Popen([sys.executable, PROGRAM, target, folder, str(workers)])
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         path = folder / "read"
@@ -262,7 +262,7 @@ def test_a_worker_ends_in_the_middle_of_its_chunk_when_its_parent_is_killed(tmp_
     )
     pids = tmp_path / "pids"
     pids.mkdir()
-    parent = subprocess.Popen([sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path)])
+    parent = warm_children.Popen([sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path)])
     deadline = time.monotonic() + 60
     while len(list(pids.iterdir())) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -40,6 +40,7 @@ def actions_of(store):
     return [np.asarray(episode["action"]).tolist() for episode in store]
 
 
+@pytest.mark.usefixtures("spawned_workers")
 @pytest.mark.parametrize("chunk_episodes", [None, 5])
 def test_the_store_is_the_same_for_every_number_of_workers(tmp_path, chunk_episodes):
     stores = [

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_children
 from web_server import WebServer
 
 from stepwell.errors import (
@@ -95,7 +96,7 @@ def test_threads_that_want_the_same_file_fetch_it_once(web: WebServer) -> None:
 
 def test_processes_that_want_the_same_file_fetch_it_once(web: WebServer) -> None:
     code = f"from stepwell.references.remote_files import local_path; print(local_path('{web.url}/a%20b.tar'))"
-    children = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
+    children = [warm_children.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
     paths = {child.communicate(timeout=60)[0] for child in children}
     assert len(paths) == 1 and web.fetched == ["a b.tar"]
 

@@ -10,7 +10,6 @@ Drawn all along while the ring is filled, and from it as it stands at the end. S
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from math import sqrt
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
+import warm_children
 
 import stepwell
 from stepwell.replay import Pattern, ReplayLoader, Table, transition_fields
@@ -217,7 +217,7 @@ def test_rows_that_two_processes_write_are_never_torn_and_never_empty(tmp_path: 
     commands = [[sys.executable, "-c", ACTOR, str(store.path), str(first)] for first in (0, 10_000_000)]
     table = Table(store, max_size=20_000, pattern=Pattern(ahead=0))
     loader = ReplayLoader(table, {"values": "values"}, batch_size=256, timeout=60)
-    actors = [subprocess.Popen(command) for command in commands]
+    actors = [warm_children.Popen(command) for command in commands]
     try:
         num_rows, seen = 0, set()
         while num_rows < 50 * 256 or len(seen) < 2:

@@ -1,11 +1,11 @@
 """Checkpoints of tables with their store (C13): all of it comes back, whole, and nothing else is touched."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+import warm_children
 
 import stepwell
 from stepwell.errors import CorruptSegmentError, RateLimitError, StoreExistsError, StoreNotFoundError, TableError
@@ -132,7 +132,7 @@ def test_c13_another_process_goes_on(store, tmp_path):
         "table = Table.restore(sys.argv[1])\nitems = table._contents.items\n"
         "print(json.dumps([items.keys_of(items.slots).tolist(), table.info.counts.samples, len(table.sample(8).keys)]))"
     )
-    result = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, check=True, text=True)
+    result = warm_children.run([sys.executable, "-c", script, str(path)], capture_output=True, check=True, text=True)
     assert json.loads(result.stdout) == [contents(table)[0], 16, 8]
 
 
@@ -349,7 +349,7 @@ def test_c13_a_checkpoint_that_is_killed_at_any_step_is_there_whole_or_not_at_al
         writer.add_episode({"value": np.arange(3)})
     target = tmp_path / "run.ckpt"
     for step in (1, 3, 6, 10, 15, 10**6):
-        code = subprocess.run([sys.executable, "-c", KILLED, str(store.path), str(target), str(step)], check=False)
+        code = warm_children.run([sys.executable, "-c", KILLED, str(store.path), str(target), str(step)], check=False)
         if target.exists():
             break
         assert code.returncode == 9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import warm_children
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -219,7 +219,7 @@ def test_an_episode_of_a_killed_writer_ends_where_it_was_committed(store):
         "    writer.append(x=value)\n"
         "os._exit(0)\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(store.path)], check=True)
+    warm_children.run([sys.executable, "-c", code, str(store.path)], check=True)
     assert history.advance().runs.tolist() == [[0, 0, 3, 0]]
     stepwell.open(store.path)
     assert history.advance().runs.tolist() == [[0, 3, 3, 1]]

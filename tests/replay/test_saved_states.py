@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+import warm_children
 
 import stepwell
 from stepwell.errors import CorruptSegmentError, DiskFullError, StoreNotFoundError, TableError
@@ -194,7 +195,7 @@ while True:
 def test_a_learner_that_is_killed_at_any_moment_goes_on_over_the_live_ring(ring, tmp_path):
     with ring.writer() as writer:
         play(writer, 0, 1000)
-        learner = subprocess.Popen(
+        learner = warm_children.Popen(
             [sys.executable, "-c", LEARNER, str(ring.path), str(tmp_path / "table.npz")], stdout=subprocess.PIPE
         )
         for _ in range(5):

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+import warm_children
 
 import stepwell
 from stepwell.errors import RateLimitError, TableError
@@ -518,7 +519,7 @@ with store.writer() as writer:
 
 
 def test_sampling_while_another_process_writes_sees_every_step_once(store):
-    with subprocess.Popen(
+    with warm_children.Popen(
         [sys.executable, "-c", WRITER, str(store.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "ready\n"
@@ -550,7 +551,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_ends_a_wait_cleanly(store):
-    with subprocess.Popen(
+    with warm_children.Popen(
         [sys.executable, "-c", INTERRUPTED, str(store.path)], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "ready\n"

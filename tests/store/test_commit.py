@@ -3,7 +3,6 @@
 import fcntl
 import os
 import shutil
-import subprocess
 import sys
 import time
 import warnings
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import warm_children
 
 import stepwell
 from stepwell.errors import LeftOutWarning, SchemaError, SharedFileSystemWarning, StepwellError
@@ -90,7 +90,7 @@ def test_a_process_to_which_locks_do_not_reach_seals_no_live_segment(path):
         "import fcntl; fcntl.flock = lambda *_: None; import stepwell; "
         f"s = stepwell.open({str(path)!r}); print([segment.is_sealed for segment in s.segments], s.num_steps)"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = warm_children.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split("\n")[0] == "[False] 3"
     writer.append(a=3)
     writer.end_episode()

@@ -6,13 +6,13 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import warm_children
 
 from stepwell.errors import StepwellError
 from stepwell.order import sequential
@@ -130,7 +130,7 @@ def run_part(directory: Path, part: int) -> dict[str, int]:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_corruption_is_found_or_harmless(part: int, tmp_path: Path) -> None:
     # in a process of its own: a crash must not take the test run with it
-    child = subprocess.run(
+    child = warm_children.run(
         [sys.executable, __file__, str(tmp_path), str(part)], capture_output=True, text=True, timeout=200, check=False
     )
     assert child.returncode == 0, child.stderr[-3000:]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import warm_children
 
 import stepwell.testing.codecs  # noqa: F401 - registers the codecs
 from stepwell.schema import Array
@@ -75,7 +75,7 @@ def test_rows_are_stored_once_and_in_order_however_often_ctrl_c_comes(tmp_path: 
     late = Array((2, 3), "int32", codec="slow-running", milliseconds=milliseconds, lag=3)
     store = create(tmp_path / "a.well", {"slow": slow, "late": late, "t": Array((), "int64")})
     command = [sys.executable, "-c", INTERRUPTED, str(store.path), "0", "300", "40"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = warm_children.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     store = open(store.path)
     assert len(done.stdout.split()) >= 40

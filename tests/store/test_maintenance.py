@@ -1,12 +1,12 @@
 """Any sequence of recording and maintenance shows what a plain list would."""
 
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+import warm_children
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -178,7 +178,9 @@ def test_processes_that_delete_at_the_same_time_all_count(wells):
         "import sys, stepwell\nstore = stepwell.open(sys.argv[1])\nfor index in range(int(sys.argv[2]), 40, 4):\n"
         "    store.delete_episodes([i for i, e in enumerate(store) if e.metadata['number'] == index])\n"
     )
-    children = [subprocess.Popen([sys.executable, "-c", script, str(store.path), str(number)]) for number in range(3)]
+    children = [
+        warm_children.Popen([sys.executable, "-c", script, str(store.path), str(number)]) for number in range(3)
+    ]
     assert [child.wait(timeout=240) for child in children] == [0, 0, 0]
     store.refresh()
     assert wells.shown(store) == list(range(3, 40, 4))

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 import pytest
+import warm_children
 
 from stepwell.errors import CorruptSegmentError, DecodeError, DiskFullError, StepError, WriterClosedError
 from stepwell.schema import Array, Bytes, Schema
@@ -155,7 +156,7 @@ def test_recovery_by_several_processes_at_once_is_done_once(tmp_path: Path) -> N
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     code = f"import stepwell.store as s; x = s.open({str(path)!r}); print(len(x), x.num_steps)"
-    openers = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(3)]
+    openers = [warm_children.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(3)]
     told = {opener.communicate()[0] for opener in openers}
     assert all(opener.returncode == 0 for opener in openers)
     assert len(told) == 1

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import warm_children
 
 import stepwell
 from stepwell.errors import DiskFullError, ReadOnlyError, StoreExistsError
@@ -198,7 +199,7 @@ with stepwell.open(sys.argv[1]).writer() as writer:
 def test_checkpoints_of_a_store_that_another_process_records_are_each_a_prefix(wells):
     features = {"number": stepwell.Array((), "int64"), "step": stepwell.Array((), "int64"), "text": stepwell.Text()}
     store = stepwell.create(wells.folder / "a.well", features, segment_bytes=20_000)
-    child = subprocess.Popen([sys.executable, "-c", WRITER, str(store.path)], stdout=subprocess.PIPE, text=True)
+    child = warm_children.Popen([sys.executable, "-c", WRITER, str(store.path)], stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout.readline() == "ready\n"
         paths = [store.checkpoint(wells.folder / f"{k}.well") for k in range(8)]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import warm_children
 
 import stepwell
 from stepwell.errors import DiskFullError, ReadOnlyError, StoreBusyError
@@ -261,7 +262,7 @@ print(len(seen), flush=True)
 
 def test_a_reader_in_another_process_sees_every_episode_once_at_all_times(wells):
     store = wells.make(range(12), discard=True)
-    reader = subprocess.Popen(
+    reader = warm_children.Popen(
         [sys.executable, "-c", READER, str(store.path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:

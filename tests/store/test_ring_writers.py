@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import warm_children
 
 import stepwell
 from stepwell.errors import CorruptSegmentError, SegmentGoneError, StoreBusyError
@@ -179,7 +180,7 @@ def test_a_writer_may_be_any_process(tmp_path: Path) -> None:
         "print(*times)\n"
     )
     children = [
-        subprocess.Popen(
+        warm_children.Popen(
             [sys.executable, "-c", code, str(store.path), str(steps)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         for steps in (1_000, 400)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import warm_children
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -423,7 +424,7 @@ for number in range(10**6):
 @pytest.mark.parametrize("kill", range(3))
 def test_a_kill_loses_only_what_was_not_committed(tmp_path: Path, kill: int) -> None:
     store = make(tmp_path / "a.well", *KINDS, segment_bytes=6000)
-    child = subprocess.Popen([sys.executable, "-c", RECORDER, str(store.path)], stdout=subprocess.PIPE, text=True)
+    child = warm_children.Popen([sys.executable, "-c", RECORDER, str(store.path)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     for _ in range(75 + 17 * kill):
         assert child.stdout.readline() == "x\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import warm_children
 
 from stepwell.errors import DecodeError, StepError, WriterClosedError
 from stepwell.schema import Array, Image, Video
@@ -102,7 +103,7 @@ with open(sys.argv[1]).writer(queue_bytes=0) as writer:
 def test_a_kill_loses_only_frames_that_were_not_committed(tmp_path: Path, steps: int) -> None:
     store = create(tmp_path / "a.well", {"camera": CAMERA, "t": Array((), "int64")}, segment_bytes=20_000)
     command = [sys.executable, "-c", RECORDER, str(store.path), str(Path(__file__).parent)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    child = warm_children.Popen(command, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     for _ in range(steps):
         assert child.stdout.readline() == "x\n"

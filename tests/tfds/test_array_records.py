@@ -3,11 +3,11 @@
 import json
 import os
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm_children
 
 from stepwell.errors import DatasetNotFoundError, FormatError, MissingDependencyError
 from stepwell.tfds.record_files import ArrayRecordFile
@@ -99,7 +99,7 @@ def test_damaged_files_are_refused_or_right_and_do_not_end_the_process(tmp_path)
     path = written(tmp_path / "a", group_size=4)
     count = int(os.environ.get("STEPWELL_DAMAGE", NUM_DAMAGED))
     command = [sys.executable, "-c", CHILD, str(path), str(count), "0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = warm_children.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     errors, num_read = json.loads(done.stdout)
     assert set(errors) <= {"FormatError"}

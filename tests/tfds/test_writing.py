@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import warm_children
 
 import stepwell
 from stepwell import Array, Image, Text, View, convert
@@ -305,7 +306,7 @@ write_rlds(sys.argv[1], sys.argv[2], name="arm", workers=1, progress=False)
 
 def test_a_killed_writer_leaves_nothing_that_looks_whole_and_the_next_one_clears_up(store, tmp_path):
     command = [sys.executable, "-c", KILLED, str(store.path), str(tmp_path / "out")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with warm_children.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"begun\n"
         process.send_signal(signal.SIGKILL)
     folder = tmp_path / "out" / "arm"

@@ -195,8 +195,8 @@ def test_units_get_start_codes_and_key_packets_parameter_sets(
     units = [b"\x65picture", b"\x06more"]
     sample = b"".join(len(unit).to_bytes(length_bytes, "big") + unit for unit in units)
     plain = b"".join(START + unit for unit in units)
-    assert samples.packet(memoryview(sample), is_key=False) == plain
-    assert samples.packet(sample, is_key=True) == b"".join(START + unit for unit in SETS) + plain
+    assert samples.packets([memoryview(sample)], is_key=False)[0] == plain
+    assert samples.packets([sample], is_key=True)[0] == b"".join(START + unit for unit in SETS) + plain
 
 
 @pytest.mark.parametrize("kind", ["h264", "hevc"])
@@ -210,19 +210,19 @@ def test_head_that_is_cut_off_is_refused(kind: str) -> None:
 @pytest.mark.parametrize("sample", [b"\0\0\0\5abc", b"\0\0\0\1ab", b"\0\0\0\1a\0\0", b"\xff\xff\xff\xffabc"])
 def test_units_that_do_not_fit_their_sample_are_refused(sample: bytes) -> None:
     with pytest.raises(DecodeError, match="do not add up"):
-        SampleFormat("h264", b"", 4).packet(sample, is_key=False)
+        SampleFormat("h264", b"", 4).packets([sample], is_key=False)[0]
 
 
 def test_av1_key_packet_gets_the_sequence_header_that_it_lacks() -> None:
     header = b"\x0a\x02ab"
     samples = SampleFormat.of("av1", b"\x81\0\0\0" + header)
-    assert samples.packet(b"\x12\0\x32pic", is_key=True) == header + b"\x32pic"
-    assert samples.packet(b"\x12\0" + header + b"\x32pic", is_key=True) == header + b"\x32pic"
-    assert samples.packet(b"\x32pic", is_key=False) == b"\x32pic"
+    assert samples.packets([b"\x12\0\x32pic"], is_key=True)[0] == header + b"\x32pic"
+    assert samples.packets([b"\x12\0" + header + b"\x32pic"], is_key=True)[0] == header + b"\x32pic"
+    assert samples.packets([b"\x32pic"], is_key=False)[0] == b"\x32pic"
     assert with_sequence_header(header, b"other") == header
 
 
 def test_kinds_whose_packets_need_nothing_are_left_alone() -> None:
-    assert SampleFormat.of("vp9", b"whatever").packet(b"abc", is_key=True) == b"abc"
-    assert SampleFormat.of("mpeg4", b"head").packet(b"abc", is_key=True) == b"headabc"
-    assert SampleFormat.of("h264", b"").packet(b"abc", is_key=True) == b"abc"
+    assert SampleFormat.of("vp9", b"whatever").packets([b"abc"], is_key=True)[0] == b"abc"
+    assert SampleFormat.of("mpeg4", b"head").packets([b"abc"], is_key=True)[0] == b"headabc"
+    assert SampleFormat.of("h264", b"").packets([b"abc"], is_key=True)[0] == b"abc"

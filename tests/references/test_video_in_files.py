@@ -454,7 +454,7 @@ def test_packets_are_the_same_whether_they_are_read_together_or_one_by_one(
     data, index = Path(path).read_bytes(), video.index
     numbers = [0, 3, 4, NUM_FRAMES - 1]
     wanted = [data[index.positions[n] : index.positions[n] + index.sizes[n]] for n in numbers]
-    wanted = [index.samples.packet(sample, is_key=place == 0) for place, sample in enumerate(wanted)]
+    wanted = [index.samples.packets([sample], is_key=place == 0)[0] for place, sample in enumerate(wanted)]
     assert video.packets(numbers) == wanted
 
 

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -83,14 +84,7 @@ def decode_any_png(blob: npt.NDArray[np.uint8], channels: int, dtype: np.dtype[A
 def borrowed(array: Pixels) -> Pixels:
     """Return an array of the same memory that does not keep this memory alive."""
     # imagecodecs (2026.3.6) never frees an array that it could not fill: with a damaged row, the batch's memory
-    return np.asarray(_Borrowed(array))
-
-
-class _Borrowed:
-    __slots__ = ("__array_interface__",)
-
-    def __init__(self, array: Pixels) -> None:
-        self.__array_interface__ = array.__array_interface__
+    return np.asarray(SimpleNamespace(__array_interface__=array.__array_interface__))
 
 
 def _decode_plain(decode: Any, file: bytes) -> Pixels:

@@ -63,7 +63,7 @@ class VideoCodec(SequentialCodec):
         except ImportError as error:
             raise MissingDependencyError.of("av", "video") from error
         self._settings = EncoderSettings.of(feature)
-        self._streams = LastStream()
+        self._streams, self._shape = LastStream(), feature.fixed_shape
 
     def encoder(self) -> VideoEncoder:
         """Return the encoder of a new column; see `SequentialCodec.encoder`."""
@@ -79,14 +79,19 @@ class VideoCodec(SequentialCodec):
         """Decode rows of one run, up to the last one wanted; see `SequentialCodec.decode_run`."""
         if not len(wanted):
             return
-        rows = [parse_row(blob.data) for blob in blobs[: wanted[-1] + 1]]
+        rows: list[VideoRow] = []
+        packets: list[memoryview] = []
+        outs_of: dict[int, list[npt.NDArray[Any]]] = {}
+        for blob in blobs[: wanted[-1] + 1]:
+            row = parse_row(blob.data)
+            rows.append(row)
+            packets += row.packets
+            outs_of[row.frame] = []
         _check_is_run(rows)
-        outs_of: dict[int, list[npt.NDArray[Any]]] = {row.frame: [] for row in rows}
-        for row, out in zip(wanted, outs, strict=True):
-            outs_of[rows[row].frame].append(out)
-        stream, head = self._streams.of(rows[0].kind, rows[0].packets[0])
-        packets = [packet for row in rows for packet in row.packets]
-        decode_frames(stream, head, packets, outs_of, shape=self.feature.fixed_shape, size=size)
+        for place, out in zip(wanted, outs, strict=True):
+            outs_of[rows[place].frame].append(out)
+        stream, head = self._streams.of(rows[0].kind, packets[0])
+        decode_frames(stream, head, packets, outs_of, shape=self._shape, size=size)
 
 
 def _check_is_run(rows: list[VideoRow]) -> None:

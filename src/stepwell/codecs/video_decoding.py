@@ -11,8 +11,8 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -59,13 +59,10 @@ class FrameReformatter:
         from av.video.reformatter import VideoReformatter
 
         self._reformat: Any = VideoReformatter().reformat
-        self._is_old = _is_before_17()
+        self.reformat: Any = self._with_colours if _is_before_17() else partial(self._reformat, threads=1)
 
-    def reformat(self, frame: Any, pixel_format: str, **changes: Any) -> Any:
-        """Return a frame in another pixel format."""
-        if self._is_old:
-            return self._reformat(frame, format=pixel_format, **{**_source_colours(frame, pixel_format), **changes})
-        return self._reformat(frame, format=pixel_format, **changes, threads=1)
+    def _with_colours(self, frame: Any, **changes: Any) -> Any:
+        return self._reformat(frame, **{**_source_colours(frame, changes["format"]), **changes})
 
 
 @cache
@@ -117,7 +114,7 @@ class FrameDecoder:
         self._new_packet: Any = av.Packet
         self._frame_of: Any = av.VideoFrame.from_numpy_buffer
         self._error: type[Exception] = av.error.FFmpegError
-        self._reformatter = FrameReformatter()
+        self._reformat = FrameReformatter().reformat
         self._shape, self._size = (height, width), size
         self._coded_size = coded_size(height, width)
         self._is_closed, self._head = stream.is_closed, b""
@@ -125,40 +122,42 @@ class FrameDecoder:
         self._format = "rgb24" if shape[2:] == (3,) else "gray"
         self._channels = (3,) if shape[2:] == (3,) else ()
 
-    def frames(self, packets: Sequence[memoryview], head: bytes) -> Iterator[tuple[int, Any]]:
-        """Yield (number, frame) of all frames of a run's front, in the order in which they are shown."""
+    def decode(
+        self, packets: Sequence[bytes | memoryview], head: bytes, wanted: Mapping[int, Sequence[npt.NDArray[np.uint8]]]
+    ) -> set[int]:
+        """Decode a run's front, write the wanted frames, by number, and return the numbers of all that came."""
         self._context.flush_buffers()
         # the parameter sets are known; to take them in again costs a tenth of a small frame
         is_known = self._has_known_sets and head and head == self._head
         known = len(head) - SLICE_START_BYTES if is_known else 0
-        num_late = 0
-        for number, data in enumerate(packets):
-            frames = self._decode(self._packet(data if number else data[known:], number))
-            num_late += 1 - len(frames)
-            yield from frames
-        if self._is_closed:
-            self._head = head
-        if num_late:
-            yield from self._decode(None)
-
-    def _packet(self, data: memoryview, number: int) -> Any:
-        """Return a packet with memory of its own: decoders read a few bytes past the end."""
-        packet = self._new_packet(len(data))
-        packet.update(data)
-        packet.pts = number
-        return packet
-
-    def _decode(self, packet: Any) -> list[tuple[int, Any]]:
-        """Return (number, frame) of the frames that come out when a packet goes in, None for the end."""
-        try:
-            frames = self._context.decode(packet)
-        except self._error as error:
-            what = "the end" if packet is None else f"packet {packet.pts}"
-            raise DecodeError(f"video: {what} of the run cannot be decoded ({error}).") from error
-        for frame in frames:
-            if frame.is_corrupt:
-                raise DecodeError(f"video: frame {frame.pts} of the run is damaged.")
-        return [(frame.pts, frame) for frame in frames]
+        came: set[int] = set()
+        for number, data in enumerate([memoryview(packets[0])[known:], *packets[1:], None]):
+            packet = None
+            if data is None:
+                if self._is_closed:
+                    self._head = head
+                if len(came) >= len(packets):
+                    break
+            else:
+                # with memory of its own: decoders read a few bytes past the end
+                packet = self._new_packet(len(data))
+                packet.update(data)
+                packet.pts = number
+            try:
+                frames = self._context.decode(packet)
+            except self._error as error:
+                what = "the end" if packet is None else f"packet {number}"
+                raise DecodeError(f"video: {what} of the run cannot be decoded ({error}).") from error
+            for frame in frames:
+                if frame.is_corrupt:
+                    raise DecodeError(f"video: frame {frame.pts} of the run is damaged.")
+                outs = () if frame.pts in came else wanted.get(frame.pts, ())
+                came.add(frame.pts)
+                for out in outs[:1]:
+                    self.write(frame, out)
+                for out in outs[1:]:
+                    out[...] = outs[0]
+        return came
 
     def write(self, frame: Any, out: npt.NDArray[np.uint8]) -> None:
         """Convert a frame to the feature's colours and size."""
@@ -168,8 +167,18 @@ class FrameDecoder:
                 f"video: a frame of {actual[0]}x{actual[1]}, where the feature is {self._shape[0]}x{self._shape[1]}."
             )
         if self._size is not None and actual != self._shape:
-            frame = self._cut(self._converted(frame))
-        plane = self._converted(frame, self._size).planes[0]
+            frame = self._cut(self._reformat(frame, format=self._format, dst_color_range=FULL_RANGE))
+        height, width = self._size or (None, None)
+        # at the same size the default flags take the conversion that ffmpeg itself takes: equal pixels
+        flags = None if self._size is None else SMOOTH
+        plane = self._reformat(
+            frame,
+            format=self._format,
+            width=width,
+            height=height,
+            interpolation=flags,
+            dst_color_range=FULL_RANGE,
+        ).planes[0]
         if plane.buffer_size == out.nbytes:
             out.reshape(-1)[...] = np.frombuffer(plane, np.uint8)
         else:
@@ -184,14 +193,6 @@ class FrameDecoder:
         cut = self._frame_of(np.ascontiguousarray(pixels), self._format)
         cut.color_range = FULL_RANGE
         return cut
-
-    def _converted(self, frame: Any, size: tuple[int, int] | None = None) -> Any:
-        height, width = size or (None, None)
-        # at the same size the default flags take the conversion that ffmpeg itself takes: equal pixels
-        flags = None if size is None else SMOOTH
-        return self._reformatter.reformat(
-            frame, self._format, width=width, height=height, interpolation=flags, dst_color_range=FULL_RANGE
-        )
 
 
 class _OpenDecoders(threading.local):
@@ -208,7 +209,7 @@ _OPEN = _OpenDecoders()
 def decode_frames(
     stream: StreamId,
     head: bytes,
-    packets: Sequence[memoryview],
+    packets: Sequence[bytes | memoryview],
     wanted: Mapping[int, Sequence[npt.NDArray[np.uint8]]],
     *,
     shape: tuple[int, ...],
@@ -217,15 +218,9 @@ def decode_frames(
     """Decode a run's front by this thread's decoder of its stream, and write the frames that are wanted."""
     # resizing has its own conversion of colours: what keeps its size keeps its pixels
     key = stream, shape, None if size == shape[:2] else size
-    left = dict(wanted)
     decoder = open_decoder(*key)
     try:
-        for number, frame in decoder.frames(packets, head):
-            outs = left.pop(number, ())
-            for out in outs[:1]:
-                decoder.write(frame, out)
-            for out in outs[1:]:
-                out[...] = outs[0]
+        left = wanted.keys() - decoder.decode(packets, head, wanted)
         if left:
             raise DecodeError(f"video: no frame {min(left)} came out of the {len(packets)} packets of the run.")
     except DecodeError:

@@ -370,10 +370,10 @@ class VideoEncoder(RowEncoder):
         if pixels.shape[2] == 1:
             grey = av.VideoFrame.from_ndarray(pixels[:, :, 0], "gray")
             grey.color_range = FULL_RANGE
-            return self._reformatter.reformat(grey, self._settings.pixel_format, dst_color_range=FULL_RANGE)
+            return self._reformatter.reformat(grey, format=self._settings.pixel_format, dst_color_range=FULL_RANGE)
         return self._reformatter.reformat(
             av.VideoFrame.from_numpy_buffer(pixels, "rgb24"),
-            self._settings.pixel_format,
+            format=self._settings.pixel_format,
             dst_colorspace=BT709,
             dst_color_range=LIMITED_RANGE,
             interpolation=SMOOTH,

@@ -406,6 +406,6 @@ def _beginning_test(kind: str, video: Any) -> Callable[[Any], bool]:
 def _shows(decoder: FrameDecoder, packet: bytes, head: bytes) -> bool:
     """Return whether a frame comes out of a packet alone."""
     try:
-        return any(True for _ in decoder.frames([memoryview(packet)], head))
+        return bool(decoder.decode([packet], head, {}))
     except DecodeError:
         return False

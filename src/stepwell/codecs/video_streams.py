@@ -28,7 +28,7 @@ packet makes: own recordings show frames 0, 1, 2, ..., those with B-frames jump.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,7 +91,7 @@ def pack_row(kind: str, packets: Sequence[bytes], frame: int, *, is_sync: bool) 
     numbers += AV1_TRAILING_BITS * (kind == "av1")
     body = numbers + b"".join(packets)
     flags = TOP_BIT | (SYNC_FLAG if is_sync else 0)
-    checksum = _checksum(body, flags).to_bytes(CHECKSUM_BYTES, "little")
+    checksum = (zlib.crc32(body, flags) | TOP_BITS).to_bytes(CHECKSUM_BYTES, "little")
     return _mark(kind, HEAD_BYTES + len(numbers)) + bytes((flags,)) + checksum + body
 
 
@@ -104,14 +104,23 @@ def parse_row(blob: bytes | memoryview) -> VideoRow:
             f"video row of {len(blob)} bytes begins with {head[:8].hex(' ')!r}: no marker of a video row."
         )
     flags, stored = head[FLAGS_PLACE], int.from_bytes(head[FLAGS_PLACE + 1 :], "little")
-    if stored != _checksum(view[HEAD_BYTES:], flags):
+    if stored != zlib.crc32(view[HEAD_BYTES:], flags) | TOP_BITS:
         raise DecodeError(f"video row of {len(blob)} bytes: its checksum is wrong, bytes were changed or cut off.")
-    count, place = _parse_number(blob, HEAD_BYTES)
-    sizes = []
-    for _ in range(count):
-        size, place = _parse_number(blob, place)
-        sizes.append(size)
-    frame, place = _parse_number(blob, place)
+    # the number of packets, the size of each, and the frame
+    numbers: list[int] = []
+    value = shift = 0
+    place = HEAD_BYTES
+    while not numbers or len(numbers) < numbers[0] + 2:
+        if place == len(blob):
+            raise DecodeError(f"video row of {len(blob)} bytes: its numbers do not end.")
+        group = view[place]
+        place += 1
+        value |= (group & 0x3F) << shift
+        shift += 6
+        if not group & MORE_BIT:
+            numbers.append(value)
+            value = shift = 0
+    _, *sizes, frame = numbers
     if kind == "av1":
         place += len(AV1_TRAILING_BITS)
         if head[:FLAGS_PLACE] != _mark(kind, place):
@@ -139,10 +148,6 @@ def _mark(kind: str, marker_bytes: int) -> bytes:
     return AV1_MARK + bytes((TOP_BIT | size & 0x7F, size >> 7, TOP_BIT))
 
 
-def _checksum(body: bytes | memoryview, flags: int) -> int:
-    return zlib.crc32(body, flags) | TOP_BITS
-
-
 def _pack_number(value: int) -> bytes:
     groups = bytearray()
     while value >= MORE_BIT:
@@ -150,19 +155,6 @@ def _pack_number(value: int) -> bytes:
         value >>= 6
     groups.append(TOP_BIT | value)
     return bytes(groups)
-
-
-def _parse_number(blob: bytes | memoryview, place: int) -> tuple[int, int]:
-    """Return a number and the place of the byte after it."""
-    value = shift = 0
-    while place < len(blob):
-        group = blob[place]
-        place += 1
-        value |= (group & 0x3F) << shift
-        if not group & MORE_BIT:
-            return value, place
-        shift += 6
-    raise DecodeError(f"video row of {len(blob)} bytes: its numbers do not end.")
 
 
 START_CODE = b"\0\0\1"
@@ -288,22 +280,28 @@ class SampleFormat:
         except IndexError:
             raise DecodeError(f"the parameter sets of its {kind} stream are cut off") from None
 
-    def packet(self, sample: bytes | memoryview, *, is_key: bool) -> bytes:
-        """Return the packet for a decoder."""
-        data = self._with_start_codes(sample) if self.length_bytes else bytes(sample)
-        if not is_key or not self.head:
-            return data
-        return with_sequence_header(data, self.head) if self.kind == "av1" else self.head + data
-
-    def _with_start_codes(self, sample: bytes | memoryview) -> bytes:
-        size, place, parts = self.length_bytes, 0, []
-        while place < len(sample):
-            begin = place + size
-            place = begin + int.from_bytes(sample[place:begin], "big")
-            parts += [START, sample[begin:place]]
-        if place != len(sample):
-            raise DecodeError(f"the sizes of its {self.kind} units do not add up to the {len(sample)} bytes there are")
-        return b"".join(parts)
+    def packets(self, samples: Iterable[bytes | memoryview], *, is_key: bool) -> list[bytes]:
+        """Return packets for a decoder; with ``is_key`` the first of them is a key packet."""
+        found = []
+        size = self.length_bytes
+        for sample in samples:
+            if not size:
+                found.append(bytes(sample))
+                continue
+            place, parts = 0, []
+            while place < len(sample):
+                begin = place + size
+                place = begin + int.from_bytes(sample[place:begin], "big")
+                parts += [START, sample[begin:place]]
+            if place != len(sample):
+                raise DecodeError(
+                    f"the sizes of its {self.kind} units do not add up to the {len(sample)} bytes there are"
+                )
+            found.append(b"".join(parts))
+        if is_key and self.head:
+            head = self.head
+            found[0] = with_sequence_header(found[0], head) if self.kind == "av1" else head + found[0]
+        return found
 
 
 def with_sequence_header(packet: bytes, header: bytes) -> bytes:

@@ -41,10 +41,11 @@ class SharedCache(Generic[Key, Value]):
 
     def get(self, key: Key, make: Callable[[], Value]) -> Value:
         """Return the value of a key; ``make`` is called when it is not there, and what it raises is raised."""
-        found = self.find(key)
-        if found is not None:
-            return found
         with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+                return kept[0]
             gate = self._gates.setdefault(key, threading.Lock())
         with gate:
             found = self.find(key)

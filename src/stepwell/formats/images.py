@@ -56,7 +56,10 @@ Blob = npt.NDArray[np.uint8]
 
 def image_format(head: bytes) -> str | None:
     """Return "jpeg", "png" or "webp" by a file's first bytes; None for anything else."""
-    return next((name for name, signature in SIGNATURES.items() if head.startswith(signature)), None)
+    for name, signature in SIGNATURES.items():
+        if head.startswith(signature):
+            return name
+    return None
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ from stepwell.codecs.codec import Codec, choice_option, make_codec, register_cod
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.files.local_files import FileState, state_of
 from stepwell.files.shared_cache import SharedCache
-from stepwell.formats.images import image_format
+from stepwell.formats.images import SIGNATURES
 from stepwell.references.file_codec import EmbeddedRows, NumberedFileCodec
 from stepwell.references.span_files import difference, lines_of
 from stepwell.schema import Feature
@@ -219,8 +219,10 @@ def png_or_jpeg(head: bytes) -> str | None:
         >>> png_or_jpeg(b"\xff\xd8\xff\xe0")
         'jpeg'
     """
-    found = image_format(head)
-    return None if found == "webp" else found
+    for name in ("png", "jpeg"):
+        if head.startswith(SIGNATURES[name]):
+            return name
+    return None
 
 
 @register_codec
@@ -256,9 +258,18 @@ class ParquetImageCodec(NumberedFileCodec):
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Decode the image into `out`; see `Codec.decode_into`."""
         file = self.file_of(blob)
+        codec = self._codec_of(file)
         try:
-            self._decode_file(file, out)
+            if codec is None:
+                out[...] = _decode_other(file, self.feature)
+                return
+            codec.decode_into(file, out)
         except DecodeError as error:
+            if codec is not None:
+                # Pillow reads some files that the codec refuses
+                with suppress(DecodeError, MissingDependencyError):
+                    out[...] = _decode_other(file, self.feature)
+                    return
             raise DecodeError(f"{self._where(blob)}: {error}") from error
 
     def decode_crop(
@@ -275,11 +286,16 @@ class ParquetImageCodec(NumberedFileCodec):
 
     def file_of(self, blob: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return the bytes of the image file, a read-only view."""
-        chunk, file, row = _parse(blob)
+        try:
+            chunk, file, row = REFERENCE.unpack(blob.data)
+        except struct.error as error:
+            raise DecodeError(f"a row of {blob.size} bytes. A reference into a file has {REFERENCE.size}.") from error
+        if not row.is_integer():
+            raise DecodeError(f"a reference to row {row}. Allowed: whole numbers.")
         stamp = self._stamps.get((chunk, file))
         if stamp is None:
             stamp = self._stamps[chunk, file] = self._stamp_of(chunk, file)
-        found = _ROW_GROUPS.row(stamp, self._column, row)
+        found = _ROW_GROUPS.row(stamp, self._column, int(row))
         if not len(found):
             raise DecodeError(f"{self._where(blob)} has no bytes: the image was left in a file of its own.")
         return found
@@ -306,20 +322,6 @@ class ParquetImageCodec(NumberedFileCodec):
             return file.tobytes()
         return self._codecs[self._format].encode(self.decode(blob))
 
-    def _decode_file(self, file: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
-        codec = self._codec_of(file)
-        if codec is None:
-            out[...] = _decode_other(file, self.feature)
-            return
-        try:
-            codec.decode_into(file, out)
-        except DecodeError as error:
-            # Pillow reads some files that the codec refuses
-            try:
-                out[...] = _decode_other(file, self.feature)
-            except (DecodeError, MissingDependencyError):
-                raise error from None
-
     def _codec_of(self, file: npt.NDArray[np.uint8]) -> Codec | None:
         found = png_or_jpeg(file[:8].tobytes())
         if found is None:
@@ -333,8 +335,8 @@ class ParquetImageCodec(NumberedFileCodec):
         return replace(self.feature, codec=codec, options=())
 
     def _where(self, blob: npt.NDArray[np.uint8]) -> str:
-        chunk, file, row = _parse(blob)
-        return f"{self.path_of(chunk, file)}, row {row} of column {self._column!r}"
+        chunk, file, row = REFERENCE.unpack(blob.data)
+        return f"{self.path_of(chunk, file)}, row {int(row)} of column {self._column!r}"
 
 
 class _Images:
@@ -354,16 +356,6 @@ class _Images:
         if (feature.codec, feature.shape, feature.dtype) != (own.codec, own.shape, own.dtype):
             raise SchemaError(f"the images are {own!r}, not {feature!r}. Make the feature like them.")
         return map(self._codec.as_embedded, self._blobs)
-
-
-def _parse(blob: npt.NDArray[np.uint8]) -> tuple[int, int, int]:
-    try:
-        chunk, file, at = REFERENCE.unpack(blob.data)
-    except struct.error as error:
-        raise DecodeError(f"a row of {blob.size} bytes. A reference into a file has {REFERENCE.size}.") from error
-    if not at.is_integer():
-        raise DecodeError(f"a reference to row {at}. Allowed: whole numbers.")
-    return chunk, file, int(at)
 
 
 def _decode_other(file: npt.NDArray[np.uint8], feature: Feature) -> npt.NDArray[Any]:

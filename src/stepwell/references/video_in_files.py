@@ -52,16 +52,17 @@ class KnownVideo:
     def packets(self, numbers: list[int]) -> list[bytes]:
         """Return the packets of ascending numbers as a decoder takes them, by one read if they lie close together."""
         # one at a time: most runs are of a few packets, and numpy's calls cost more than they save
-        places = [self.index.positions.item(number) for number in numbers]
-        sizes = [self.index.sizes.item(number) for number in numbers]
+        places = list(map(self.index.positions.item, numbers))
+        sizes = list(map(self.index.sizes.item, numbers))
         begin, end = min(places), max(map(add, places, sizes))
+        parts: list[memoryview] = []
         if end - begin <= sum(sizes) + MAX_GAP_BYTES * len(numbers):
             data = memoryview(self.read(begin, end - begin))
-            parts = [data[place - begin : place - begin + size] for place, size in zip(places, sizes, strict=True)]
+            for place, size in zip(places, sizes, strict=True):
+                parts.append(data[place - begin : place - begin + size])
         else:
-            parts = [memoryview(self.read(place, size)) for place, size in zip(places, sizes, strict=True)]
-        packet = self.index.samples.packet
-        return [packet(part, is_key=place == 0) for place, part in enumerate(parts)]
+            parts += map(memoryview, map(self.read, places, sizes))
+        return self.index.samples.packets(parts, is_key=True)
 
     def read(self, place: int, count: int) -> bytes:
         """Return bytes of the file; a DecodeError if it is gone, was changed since, or is too short."""
@@ -168,7 +169,7 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
         except ImportError as error:
             raise MissingDependencyError.of("av", "video") from error
         self._tolerance = float(tolerance)
-        self._streams = LastStream()
+        self._streams, self._shape = LastStream(), feature.fixed_shape
         self._number = next(_NUMBERS)
 
     def encoder(self) -> RowEncoder:
@@ -242,7 +243,9 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
                 self._show(self._video(chunk, file), seconds, targets, size)
 
     def _video(self, chunk: int, file: int) -> KnownVideo:
-        return known_video(self.reached(chunk, file), self._number)
+        path = self._reached.get((chunk, file)) or self.reached(chunk, file)
+        video = _VIDEOS.find(path)
+        return known_video(path, self._number) if video is None or video.looked < self._number else video
 
     def _show(self, video: KnownVideo, seconds: Sequence[float], outs: Outs, size: Size) -> None:
         """Write the frames of one file that are nearest to times."""
@@ -253,7 +256,7 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
             # written so that a time that is not a number is refused, too
             if not abs(index.seconds.item(frame) - at) <= self._tolerance:
                 raise self._far_off(video, at, frame)
-            packet = index.packet_of(frame)
+            packet = frame if index.packets is None else index.packets.item(frame)
             runs.setdefault(index.key_of(packet), {}).setdefault(packet, []).append(out)
         for key, wanted in runs.items():
             self._show_run(video, key, wanted, size)
@@ -268,10 +271,9 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
             packets = video.packets(numbers)
             stream, head = self._streams.of(index.samples.kind, packets[0])
             if stream.is_closed or index.is_exact:
-                places = {number: place for place, number in enumerate(numbers)}
-                outs_of = {places[number]: outs for number, outs in wanted.items()}
-                shape, views = self.feature.fixed_shape, [memoryview(packet) for packet in packets]
-                decode_frames(stream, head, views, outs_of, shape=shape, size=size)
+                places = dict(zip(numbers, range(len(numbers)), strict=True))
+                outs_of = dict(zip(map(places.__getitem__, wanted), wanted.values(), strict=True))
+                decode_frames(stream, head, packets, outs_of, shape=self._shape, size=size)
                 return
         except DecodeError as error:
             frame = index.frame_of(min(wanted))

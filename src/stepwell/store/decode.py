@@ -56,7 +56,7 @@ class RowError(StepwellError):
 class StoredRows:
     """The rows of one column of one segment, or a part of them in memory of its own; safe for any number of threads."""
 
-    __slots__ = ("blobs", "codec", "decode_into", "file", "name", "num_bytes", "num_rows", "offsets", "start")
+    __slots__ = ("blobs", "codec", "file", "name", "num_bytes", "num_rows", "offsets", "start")
 
     def __init__(  # noqa: PLR0917
         self,
@@ -66,12 +66,10 @@ class StoredRows:
         blobs: Bytes,
         num_rows: int,
         start: int = 0,
-        decode_into: DecodeInto | None = None,
         file: str = "",
     ) -> None:
         self.name, self.codec, self.offsets, self.blobs, self.num_rows = name, codec, offsets, blobs, num_rows
         self.num_bytes, self.start, self.file = blobs.size, start, file or f"{name}.npy"
-        self.decode_into: DecodeInto = decode_into or codec.batch_decoder()
 
     def edges(self, first: int, stop: int) -> list[int]:
         """Return where rows begin in the blobs, and where the last ends: the one place where offsets are checked."""
@@ -126,7 +124,8 @@ class StoredRows:
         found = []
         for i, row in enumerate(rows):
             try:
-                found.append(self.codec.decode(self.blob(row)))
+                begin, end = self.edges(row, row + 1)
+                found.append(self.codec.decode(self.blobs[begin:end]))
             except Exception as error:
                 raise RowError(i, error, row, row) from error
         return found
@@ -165,7 +164,7 @@ class StoredRows:
         read_into(begin, data)
         # an offset below the first becomes too large, which `edges` refuses
         offsets = self.offsets[first : last + 2] - np.uint64(begin)
-        return StoredRows(self.name, self.codec, offsets, data, last + 1, first, self.decode_into, self.file)
+        return StoredRows(self.name, self.codec, offsets, data, last + 1, first, self.file)
 
 
 def decode_rows(  # noqa: PLR0917
@@ -175,8 +174,9 @@ def decode_rows(  # noqa: PLR0917
     decoder: Decoder | None = None,
     draws: Sequence[Array] | Array | None = None,
     known: dict[int, Array] | None = None,
+    decode_into: DecodeInto | None = None,
 ) -> None:
-    """Decode ascending rows of fixed shape, each distinct one once."""
+    """Decode ascending rows of fixed shape, each distinct one once; ``decode_into``: the batch's own."""
     known = {} if known is None else known
     names: Sequence[Any] = (
         rows if draws is None else [(row, draw.tobytes()) for row, draw in zip(rows, draws, strict=True)]
@@ -187,50 +187,59 @@ def decode_rows(  # noqa: PLR0917
         if name not in made:
             made[name] = outs[i]
             own.append(i)
-    if len(own) == len(rows):
-        _decode(stored, rows, outs, decoder, draws, known)
-        return
-    own_draws = None if draws is None else [draws[i] for i in own]
+    own_rows, own_outs, own_draws = rows, outs, draws
+    if len(own) < len(rows):
+        own_rows, own_outs = [rows[i] for i in own], [outs[i] for i in own]
+        own_draws = None if draws is None else [draws[i] for i in own]
+    codec = stored.codec
     try:
-        _decode(stored, [rows[i] for i in own], [outs[i] for i in own], decoder, own_draws, known)
+        if decoder is None and isinstance(codec, SequentialCodec):
+            _decode_runs(stored, codec, own_rows, own_outs)
+        else:
+            _decode_each(stored, own_rows, own_outs, decoder, own_draws, known, decode_into)
     except RowError as error:
         error.index = own[error.index]
         raise
-    for name, out in zip(names, outs, strict=True):
-        if made[name] is not out:
-            out[...] = made[name]
+    if len(own) < len(rows):
+        for name, out in zip(names, outs, strict=True):
+            if made[name] is not out:
+                out[...] = made[name]
 
 
-def _decode(  # noqa: PLR0917
+def _decode_each(  # noqa: PLR0917
     stored: StoredRows,
     rows: Sequence[int],
     outs: Sequence[Array],
     decoder: Decoder | None,
     draws: Sequence[Array] | Array | None,
     known: dict[int, Array],
+    decode_into: DecodeInto | None,
 ) -> None:
-    """Decode rows; only those with draws of their own may come several times."""
+    """Decode rows one by one; only those with draws of their own may come several times."""
     codec = stored.codec
     is_sequential = isinstance(codec, SequentialCodec)
-    if isinstance(codec, SequentialCodec):
-        size = decoder.resizes_to if decoder is not None and draws is None and codec.resizes else None
-        if decoder is None or size is not None:
+    if isinstance(codec, SequentialCodec) and decoder is not None:
+        size = decoder.resizes_to if draws is None and codec.resizes else None
+        if size is not None:
             _decode_runs(stored, codec, rows, outs, size)
             return
         _decode_whole(stored, codec, rows, known)
-    feature, decode_into, blob = codec.feature, stored.decode_into, stored.blob
+    feature, edges, blobs = codec.feature, stored.edges, stored.blobs
+    decode_into = decode_into or codec.batch_decoder()
     for i, (row, out) in enumerate(zip(rows, outs, strict=True)):
         try:
-            if decoder is None:
-                decode_into(blob(row), out)
-                continue
             draw = None if draws is None else draws[i]
-            if is_sequential:
+            if is_sequential and decoder is not None:
                 decoder.convert(known[row], out, draw)
+                continue
+            begin, end = edges(row, row + 1)
+            blob = blobs[begin:end]
+            if decoder is None:
+                decode_into(blob, out)
             elif stored.offsets is None:
-                decoder.convert(blob(row).view(feature.np_dtype).reshape(feature.fixed_shape), out, draw)
+                decoder.convert(blob.view(feature.np_dtype).reshape(feature.fixed_shape), out, draw)
             else:
-                decoder.decode(codec, blob(row), out, draw)
+                decoder.decode(codec, blob, out, draw)
         except Exception as error:
             raise RowError(i, error, row, row) from error
 
@@ -241,7 +250,7 @@ def _decode_whole(stored: StoredRows, codec: SequentialCodec, rows: Sequence[int
     memory = np.empty((len(missing), *codec.feature.fixed_shape), codec.feature.np_dtype)
     wholes = [memory[i, ...] for i in range(len(missing))]
     try:
-        _decode_runs(stored, codec, missing, wholes, None)
+        _decode_runs(stored, codec, missing, wholes)
     except RowError as error:
         error.index = rows.index(missing[error.index])
         raise
@@ -253,20 +262,25 @@ def _decode_runs(
     codec: SequentialCodec,
     rows: Sequence[int],
     outs: Sequence[Array],
-    size: tuple[int, int] | None,
+    size: tuple[int, int] | None = None,
 ) -> None:
     """Decode rows run by run; all at once where the codec itself finds those that are decoded together."""
     place = 0
     while place < len(rows):
         row, end = rows[place], len(rows)
         try:
+            blobs: list[Bytes] = []
             if codec.sync_mark is None:
-                blobs, wanted = [stored.blob(each) for each in rows], list(range(end))
+                for each in rows:
+                    begin, after = stored.edges(each, each + 1)
+                    blobs.append(stored.blobs[begin:after])
+                wanted: Sequence[int] = range(end)
             else:
                 # of a run that a ring shows in part, the beginning is decoded, too
                 first, stop = stored.run_of(row)
                 end = bisect_left(rows, stop, place)
-                blobs = [stored.blobs[a:b] for a, b in pairwise(stored.edges(first, rows[end - 1] + 1))]
+                for begin, after in pairwise(stored.edges(first, rows[end - 1] + 1)):
+                    blobs.append(stored.blobs[begin:after])
                 wanted = [each - first for each in rows[place:end]]
         except Exception as error:
             raise RowError(place, error, row, row) from error

@@ -11,8 +11,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,24 +39,36 @@ Decoded = dict[int, dict[int, npt.NDArray[Any]]]
 """Whole rows that were decoded, by segment and row."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Cells:
     """The rows that are wanted of one column, one a cell."""
 
-    table: MapTable  # maps, the segments among them
-    segments: Int64s  # int64 [m]
-    rows: Int64s  # int64 [m]; -1 means zeros
-    # the segments, where encoded bytes are read past the page cache; None: through the maps
-    direct: Sequence[Any] | None = None
+    __slots__ = ("_by_segment", "direct", "missing", "rows", "segments", "table")
 
-    def by_segment(self) -> Iterator[tuple[int, list[int], list[int]]]:
-        """Yield each segment, the numbers of its cells, and their rows, which ascend."""
-        members = np.flatnonzero(self.rows >= 0)
-        members = members[np.lexsort((self.rows[members], self.segments[members]))]
-        segments = self.segments[members]
-        for few in np.split(members, np.flatnonzero(segments[1:] != segments[:-1]) + 1):
-            if len(few):
-                yield int(self.segments[few[0]]), few.tolist(), self.rows[few].tolist()
+    def __init__(self, table: MapTable, segments: Int64s, rows: Int64s, direct: Sequence[Any] | None = None) -> None:
+        self.table = table  # maps, the segments among them
+        self.segments = segments  # int64 [m]
+        self.rows = rows  # int64 [m]; -1 means zeros
+        # the segments, where encoded bytes are read past the page cache; None: through the maps
+        self.direct = direct
+        self.missing: list[int] = []
+        self._by_segment: dict[int, tuple[list[int], list[int]]] | None = None
+
+    def by_segment(self) -> Iterable[tuple[int, tuple[list[int], list[int]]]]:
+        """Return each segment with the numbers of its cells and their rows, which ascend; `missing` has the others."""
+        if self._by_segment is None:
+            # columns with the same windows share the cells; a sort of few by Python takes half of the time of numpy's
+            found: dict[int, tuple[list[int], list[int]]] = {}
+            for segment, row, i in sorted(
+                zip(self.segments.tolist(), self.rows.tolist(), range(len(self.rows)), strict=True)
+            ):
+                if row < 0:
+                    self.missing.append(i)
+                    continue
+                members, rows = found.setdefault(segment, ([], []))
+                members.append(i)
+                rows.append(row)
+            self._by_segment = found
+        return self._by_segment.items()
 
 
 class ColumnDecoder:
@@ -91,40 +102,43 @@ class ColumnDecoder:
         """Decode rows of a fixed shape, or let a field's decoder make steps of them."""
         if not out[:1].size or (decoder is None and self._is_bulk and self._read_bulk(cells, out)):
             return
-        is_there = cells.rows >= 0
-        if not is_there.all():
-            out[~is_there] = np.zeros((), out.dtype)
         ways: dict[Codec, Any] = {}
-        for segment, members, rows in cells.by_segment():
-            stored = self._stored(cells, segment, ways)
+        for segment, (members, rows) in cells.by_segment():
+            stored = self._stored(cells.table, segment)
+            codec = stored.codec
+            if not codec.is_sequential and codec not in ways:
+                ways[codec] = codec.batch_decoder()
             try:
                 if cells.direct is not None:
                     stored = stored.past_cache(
                         rows, functools.partial(cells.direct[segment].read_direct, f"{self._column.name}.bin")
                     )
                 own = None if draws is None else draws[members]
-                decode_rows(stored, rows, [out[i, ...] for i in members], decoder, own, done.setdefault(segment, {}))
+                outs = [out[i, ...] for i in members]
+                decode_rows(stored, rows, outs, decoder, own, done.setdefault(segment, {}), ways.get(codec))
             except RowError as error:
                 error.index = members[error.index]
                 raise
+        if cells.missing:
+            out[cells.missing] = np.zeros((), out.dtype)
 
     def read_objects(self, cells: Cells, out: npt.NDArray[np.object_]) -> None:
         """Decode rows of any size into an object array [m], one for each cell: shared arrays would change alike."""
-        for i in np.flatnonzero(cells.rows < 0).tolist():
-            out[i] = self._empty()
-        for segment, members, rows in cells.by_segment():
+        for segment, (members, rows) in cells.by_segment():
             try:
-                for i, value in zip(members, self._stored(cells, segment).objects(rows), strict=True):
+                for i, value in zip(members, self._stored(cells.table, segment).objects(rows), strict=True):
                     out[i] = value
             except RowError as error:
                 error.index = members[error.index]
                 raise
+        for i in cells.missing:
+            out[i] = self._empty()
 
     def announce(self, cells: Cells) -> None:
         """Let the system fetch the encoded bytes of rows at once, instead of a page at a time."""
         spans: list[tuple[int, int]] = []
-        for segment, members, rows in cells.by_segment():
-            stored = self._stored(cells, segment)
+        for segment, (members, rows) in cells.by_segment():
+            stored = self._stored(cells.table, segment)
             base, last = int(stored.blobs.__array_interface__["data"][0]), -1
             for i, row in zip(members, rows, strict=True):
                 try:
@@ -137,16 +151,16 @@ class ColumnDecoder:
                 last = end
         announce(spans)
 
-    def _stored(self, cells: Cells, segment: int, ways: dict[Codec, Any] | None = None) -> StoredRows:
-        """Return the rows of a segment; what decodes one is made once for each codec of a batch."""
-        store, maps = int(self._stores[segment]), cells.table.arrays[segment] or []
-        codec, num_rows = self._codecs[store], int(cells.table.num_rows[segment])
-        offsets: Any = None if self._is_raw[store] else maps[self._slot]
-        rows: Any = maps[self._slot if self._is_raw[store] else self._slot + 1]
-        way = None if ways is None else ways.get(codec)
-        stored = StoredRows(self._column.name, codec, offsets, rows, num_rows, decode_into=way)
-        if ways is not None:
-            ways[codec] = stored.decode_into
+    def _stored(self, table: MapTable, segment: int) -> StoredRows:
+        """Return the rows of a segment, which the table keeps for as long as its maps."""
+        num_rows = int(table.num_rows[segment])
+        stored = table.stored.get((self._slot, segment))
+        if stored is None or stored.num_rows != num_rows:
+            store, maps = int(self._stores[segment]), table.arrays[segment] or []
+            offsets: Any = None if self._is_raw[store] else maps[self._slot]
+            rows: Any = maps[self._slot if self._is_raw[store] else self._slot + 1]
+            stored = StoredRows(self._column.name, self._codecs[store], offsets, rows, num_rows)
+            table.stored[self._slot, segment] = stored
         return stored
 
     def _read_bulk(self, cells: Cells, out: npt.NDArray[Any]) -> bool:
@@ -212,9 +226,10 @@ def announce_batch(
                 continue
             segments = np.repeat(places[SEGMENT], rows.shape[1])
             try:
-                filler.decoders[source.name].announce(Cells(batch.table, segments, rows.reshape(-1)))
+                cells = Cells(batch.table, segments, rows.reshape(-1))
+                filler.decoders[source.name].announce(cells)
             except RowError as error:
-                raise filler.error(each, source, segments, error, rows) from error.cause
+                raise filler.error(each, source, cells, error) from error.cause
 
 
 def _announce_raw(field: ResolvedField, source: FieldSource, rows: Int64s, bases: Int64s) -> None:
@@ -237,13 +252,13 @@ class Filler:
         maps: SegmentMaps,
         columns: Sequence[Reach],
         decoders: Mapping[str, ColumnDecoder],
+        fields: Mapping[str, ResolvedField],
     ) -> None:
         self._sources, self._maps, self._columns, self.decoders = sources, maps, tuple(columns), decoders
         self._computed = ComputedWindows(sources)
+        self._keys = [key for each in fields.values() for key in each.keys]
 
-    def fill(
-        self, batch: PlaceBatch, routes: Routes, fields: Mapping[str, ResolvedField]
-    ) -> dict[str, npt.NDArray[Any]]:
+    def fill(self, batch: PlaceBatch, routes: Routes) -> dict[str, npt.NDArray[Any]]:
         """Fill what the kernel left out, and return the batch in the order of its fields."""
         arrays = batch.arrays
         for each, rest in routes.others:
@@ -252,22 +267,22 @@ class Filler:
                 continue
             if each.is_ragged:
                 arrays[each.key] = np.empty((batch.places.shape[1], *each.window_shape), dtype=object)
-            start = 0
+            array, combine, start = arrays[each.key], each.field.combine, 0
+            rows = array.reshape(len(array) * len(each.offsets), *array.shape[1 + len(each.window_shape) :])
             for number, source in enumerate(each.sources):
-                stop = start + (1 if each.field.combine != "concat" else int(source.shape[0] or 0))
+                stop = start + (1 if combine != "concat" else int(source.shape[0] or 0))
                 if number in rest:
                     # the kernel has written the marks of what it copied, and further sources add to those of the first
                     has_marks = number > rest[0] or len(rest) < len(each.sources)
-                    out = _slice_of(arrays[each.key], each, start, stop)
+                    out = rows if combine is None else rows[:, start] if combine == "stack" else rows[:, start:stop]
                     self._fill(each, source, out, batch, has_marks, each.key in routes.held)
                 start = stop
-        return {key: arrays[key] for each in fields.values() for key in each.keys}
+        # of a dict in another order, as ragged fields came last
+        return dict(zip(self._keys, map(arrays.__getitem__, self._keys), strict=True))
 
-    def error(
-        self, field: ResolvedField, source: FieldSource, segments: Int64s, error: RowError, rows: Int64s
-    ) -> LoaderError:
+    def error(self, field: ResolvedField, source: FieldSource, cells: Cells, error: RowError) -> LoaderError:
         """Return the error of a row that could not be decoded: names store, episode, step, field and file."""
-        segment, row = int(segments[error.index]), int(rows.reshape(-1)[error.index])
+        segment, row = int(cells.segments[error.index]), int(cells.rows[error.index])
         return LoaderError(
             f"{self._sources.describe(segment, row)}, field {field.key!r} "
             f"({self._maps.file_of(source.name, segment)}): {error.cause}"
@@ -294,43 +309,46 @@ class Filler:
         is_held: bool,
     ) -> None:
         """Decode or compute one source of a field into ``out`` [n * K, ...], and mark its padding."""
-        places = batch.at(field.field.at)
         mask = batch.arrays[field.mask_key] if field.has_mask else None
         if source.kind == "virtual":
             # of the anchors' episodes, wherever their windows are put
+            places = batch.at(field.field.at)
             self._computed.write(source.name, field, places, batch.parts, out, mask, has_marks)
             return
-        rows, is_pad = window_rows(field, source.is_final, places)
+        key = field.field.at, source.is_final, field.pad == "zero", field.offsets.tobytes()
+        if key not in batch.windows:
+            batch.windows[key] = self._windows(field, source, batch)
+        rows, is_pad, cells = batch.windows[key]
         if mask is not None:
             mask = mask.reshape(is_pad.shape)
             np.logical_or(mask, is_pad, out=mask) if has_marks else np.copyto(mask, is_pad)
         if is_held:
             self._convert_held(field, source, rows, is_pad, out, batch)
             return
-        segments = places[SEGMENT] if rows.shape[1] == 1 else np.repeat(places[SEGMENT], rows.shape[1])
-        if batch.chained is not None:
-            in_segments, rows = batch.chained.cells(places[SEGMENT], rows)
-            segments = in_segments.reshape(-1)
-        wanted = (np.where(is_pad, -1, rows) if field.pad == "zero" else rows).reshape(-1)
-        cells = Cells(batch.table, segments, wanted)
-        try:
-            self._decode(field, source, cells, out, batch)
-        except RowError as error:
-            raise self.error(field, source, cells.segments, error, rows) from error.cause
-
-    def _decode(
-        self, field: ResolvedField, source: FieldSource, cells: Cells, out: npt.NDArray[Any], batch: PlaceBatch
-    ) -> None:
         column = self.decoders[source.name]
-        done = batch.decoded.setdefault(source.name, {})
-        if source.kind == "ragged":
-            column.read_objects(cells, out)
-        elif source.decoder is None:
-            column.read(cells, out, done)
-        else:
-            drawn = _draw(field, source, batch)
+        try:
+            if source.kind == "ragged":
+                column.read_objects(cells, out)
+                return
+            drawn = None if source.decoder is None else _draw(field, source, batch)
             draws = None if drawn is None else np.repeat(drawn, len(out) // len(drawn), axis=0)
-            column.read(cells, out, done, source.decoder, draws)
+            column.read(cells, out, batch.decoded.setdefault(source.name, {}), source.decoder, draws)
+        except RowError as error:
+            raise self.error(field, source, cells, error) from error.cause
+
+    def _windows(
+        self, field: ResolvedField, source: FieldSource, batch: PlaceBatch
+    ) -> tuple[Int64s, npt.NDArray[np.bool_], Cells]:
+        """Return rows and padding [n, K] of windows, and the cells that are read of them."""
+        places = batch.places if field.field.at == "anchor" else batch.at(field.field.at)
+        rows, is_pad = window_rows(field, source.is_final, places)
+        segments = places[SEGMENT] if rows.shape[1] == 1 else np.repeat(places[SEGMENT], rows.shape[1])
+        found = rows
+        if batch.chained is not None:
+            in_segments, found = batch.chained.cells(places[SEGMENT], rows)
+            segments = in_segments.reshape(-1)
+        wanted = np.where(is_pad, -1, found) if field.pad == "zero" else found
+        return rows, is_pad, Cells(batch.table, segments, wanted.reshape(-1))
 
     def _convert_held(  # noqa: PLR0917
         self,
@@ -364,12 +382,3 @@ def _draw(field: ResolvedField, source: FieldSource, batch: PlaceBatch) -> npt.N
         return None
     purpose = f"key {decoder.key}" if decoder.key is not None else f"decoder of {field.key}"
     return decoder.draw(feature, batch.drawn(purpose))
-
-
-def _slice_of(array: npt.NDArray[Any], field: ResolvedField, start: int, stop: int) -> npt.NDArray[Any]:
-    """Return the part of an output that one source fills, [n * K, *step of the source]."""
-    num_rows = array.shape[0] * len(field.offsets)
-    flat = array.reshape(num_rows, *array.shape[1 + len(field.window_shape) :])
-    if field.field.combine is None:
-        return flat
-    return flat[:, start] if field.field.combine == "stack" else flat[:, start:stop]

@@ -51,6 +51,7 @@ from stepwell.errors import CorruptSegmentError, StepwellError
 from stepwell.files.local_files import available_memory
 from stepwell.schema import Feature
 from stepwell.store.beneath import header_size, parse_header_size
+from stepwell.store.decode import StoredRows
 from stepwell.store.layout import MAX_ROWS
 from stepwell.store.snapshot import keys_of
 from stepwell.windows.plans import aligned_empty
@@ -112,6 +113,8 @@ class MapTable:
         self.num_rows = np.full(num_segments, -1, dtype=np.int64)
         self.last_used = np.zeros(num_segments, dtype=np.int64)
         self.arrays: list[list[npt.NDArray[Any] | None] | None] = [None] * num_segments
+        # encoded columns over these maps, by slot and segment
+        self.stored: dict[tuple[int, int], StoredRows] = {}
 
     def put(self, segment: int, arrays: list[npt.NDArray[Any] | None], num_rows: int) -> None:
         """Add a segment's maps, which hold so many rows."""

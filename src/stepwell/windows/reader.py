@@ -37,7 +37,7 @@ from stepwell.sizes import counted
 from stepwell.windows.blocks import HeldRows, RowLoader, hold_rows
 from stepwell.windows.chains import Chained, outer
 from stepwell.windows.computed import moved_places
-from stepwell.windows.decode import ColumnDecoder, Decoded, Filler, announce_batch
+from stepwell.windows.decode import Cells, ColumnDecoder, Decoded, Filler, announce_batch
 from stepwell.windows.fields import FieldSource, ResolvedField, resolve_fields, schema_of
 from stepwell.windows.index import positions_array
 from stepwell.windows.maps import MAX_MAPS, MapError, MappedColumn, MapTable, SegmentMaps, read_scattered
@@ -82,6 +82,8 @@ class PlaceBatch:
     final_at: Mapping[str, bool]
     moved: dict[str, Int64s] = field(default_factory=dict)  # places of windows that are not put at the anchor
     decoded: dict[str, Decoded] = field(default_factory=dict)  # rows that were decoded, by column
+    # rows and padding of windows, and the cells that are read: columns with the same windows share them
+    windows: dict[Any, tuple[Int64s, npt.NDArray[np.bool_], Cells]] = field(default_factory=dict)
 
     def drawn(self, purpose: str) -> Draws:
         """Return the random numbers of the batch's windows for a purpose."""
@@ -205,7 +207,7 @@ class PlaceReader:
             if column.name in encoded
         }
         self.is_raw = not any(self._needs_decoding(source) for each in resolved for source in each.sources)
-        self._filler = Filler(sources, self.maps, self.columns, self.decoders)
+        self._filler = Filler(sources, self.maps, self.columns, self.decoders, fields)
 
     def _needs_decoding(self, source: FieldSource) -> bool:
         if source.kind == "encoded":
@@ -317,7 +319,7 @@ class PlaceReader:
             return self._computed(places, parts, arrays)
         batch = PlaceBatch(places, parts, chained, held, draws, arrays, table, self._final_at)
         self._copy(batch, routes, layout, memory)
-        return self._filler.fill(batch, routes, self.fields) if routes.others else arrays
+        return self._filler.fill(batch, routes) if routes.others else arrays
 
     def _is_copied(self, places: Int64s, layout: Layout, memory: npt.NDArray[np.uint8]) -> bool:
         """Copy plain rows, mapped first where they are not; return False where there are more files than maps."""
@@ -350,7 +352,8 @@ class PlaceReader:
                 bases, places = batch.held.table.addresses, _held_places(batch.places, batch.held)
                 self._gather(plan, tables.runs, tables.offsets, bases, places, memory)
                 continue
-            bases, places = batch.table.addresses, batch.at(route.at)
+            bases = batch.table.addresses
+            places = batch.places if route.at == "anchor" else batch.at(route.at)
             self._gather(plan, tables.runs, tables.offsets, bases, places, memory)
             if batch.chained is not None:
                 self._copy_chained(plan, tables, batch.table, places, batch.chained, memory)

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.codecs import make_codec, video
+from stepwell.codecs import make_codec
 from stepwell.codecs.video import VideoCodec
+from stepwell.codecs.video_decoding import FrameDecoder
 from stepwell.codecs.video_files import VideoFile
 from stepwell.codecs.video_streams import parse_row
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
@@ -333,15 +334,15 @@ def test_packets_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> Non
     codec = codec_of(48, 64, 3, gop=4)
     blobs = encoded(codec, [np.full((48, 64, 3), 20 * number, np.uint8) for number in range(4)])
     shared = []
-    decode = video.decode_frames
+    decode = FrameDecoder.decode
 
-    def watched(stream: Any, head: Any, packets: Any, *rest: Any, **options: Any) -> None:
+    def watched(decoder: FrameDecoder, packets: Any, *rest: Any) -> set[int]:
         shared.extend(
             any(np.shares_memory(np.frombuffer(packet, np.uint8), blob) for blob in blobs) for packet in packets
         )
-        decode(stream, head, packets, *rest, **options)
+        return decode(decoder, packets, *rest)
 
-    monkeypatch.setattr(video, "decode_frames", watched)
+    monkeypatch.setattr(FrameDecoder, "decode", watched)
     codec.decode_run(blobs, [3], [np.empty((48, 64, 3), np.uint8)])
     assert len(shared) == 4
     assert all(shared)

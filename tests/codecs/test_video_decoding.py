@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from stepwell.codecs.video_decoding import MAX_OPEN_DECODERS, FrameDecoder, close_decoder, open_decoder
+from stepwell.codecs.video_decoding import MAX_OPEN_DECODERS, FrameDecoder, open_decoder
 from stepwell.codecs.video_streams import StreamId
 from stepwell.errors import DecodeError
 
@@ -27,9 +27,10 @@ def test_decoder_stays_open_while_no_more_than_allowed_were_used_since() -> None
     assert opened(0) is not first
 
 
-def test_decoder_that_was_closed_is_opened_anew() -> None:
+def test_decoder_that_failed_is_replaced() -> None:
     first = open_decoder(STREAM, SHAPE, None)
-    close_decoder(STREAM, SHAPE, None)
+    with pytest.raises(DecodeError):
+        first.decode([b"no packet"], b"", {0: []})
     assert open_decoder(STREAM, SHAPE, None) is not first
 
 

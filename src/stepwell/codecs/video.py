@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import SequentialCodec, check_option_names, register_codec
-from stepwell.codecs.video_decoding import decode_frames
+from stepwell.codecs.video_decoding import open_decoder
 from stepwell.codecs.video_encoding import EncoderSettings, VideoEncoder, check_is_video
 from stepwell.codecs.video_streams import FLAGS_PLACE, SYNC_FLAG, LastStream, VideoRow, parse_row
 from stepwell.errors import DecodeError, MissingDependencyError
@@ -91,7 +91,7 @@ class VideoCodec(SequentialCodec):
         for place, out in zip(wanted, outs, strict=True):
             outs_of[rows[place].frame].append(out)
         stream, head = self._streams.of(rows[0].kind, packets[0])
-        decode_frames(stream, head, packets, outs_of, shape=self._shape, size=size)
+        open_decoder(stream, self._shape, size).decode(packets, head, outs_of)
 
 
 def _check_is_run(rows: list[VideoRow]) -> None:

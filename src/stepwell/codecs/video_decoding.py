@@ -29,9 +29,7 @@ __all__ = [
     "SMOOTH",
     "FrameDecoder",
     "FrameReformatter",
-    "close_decoder",
     "coded_size",
-    "decode_frames",
     "open_decoder",
 ]
 
@@ -101,6 +99,8 @@ class FrameDecoder:
             self._context: Any = av.CodecContext.create(library, "r")
         except av.codec.codec.UnknownCodecError as error:
             raise DecodeError(f"this PyAV has no decoder {library!r}, which {stream.kind} video needs.") from error
+        # stays True where decoding failed: such a decoder may be in any state
+        self.is_decoding = False
         height, width = shape[:2]
         self._context.thread_count = 1
         # explode: damage is an error, not a frame made up from its neighbours; but an open GOP may speak of frames
@@ -126,6 +126,7 @@ class FrameDecoder:
         self, packets: Sequence[bytes | memoryview], head: bytes, wanted: Mapping[int, Sequence[npt.NDArray[np.uint8]]]
     ) -> set[int]:
         """Decode a run's front, write the wanted frames, by number, and return the numbers of all that came."""
+        self.is_decoding = True
         self._context.flush_buffers()
         # the parameter sets are known; to take them in again costs a tenth of a small frame
         is_known = self._has_known_sets and head and head == self._head
@@ -157,6 +158,10 @@ class FrameDecoder:
                     self.write(frame, out)
                 for out in outs[1:]:
                     out[...] = outs[0]
+        left = wanted.keys() - came
+        if left:
+            raise DecodeError(f"video: no frame {min(left)} came out of the {len(packets)} packets of the run.")
+        self.is_decoding = False
         return came
 
     def write(self, frame: Any, out: npt.NDArray[np.uint8]) -> None:
@@ -206,44 +211,18 @@ class _OpenDecoders(threading.local):
 _OPEN = _OpenDecoders()
 
 
-def decode_frames(
-    stream: StreamId,
-    head: bytes,
-    packets: Sequence[bytes | memoryview],
-    wanted: Mapping[int, Sequence[npt.NDArray[np.uint8]]],
-    *,
-    shape: tuple[int, ...],
-    size: tuple[int, int] | None,
-) -> None:
-    """Decode a run's front by this thread's decoder of its stream, and write the frames that are wanted."""
-    # resizing has its own conversion of colours: what keeps its size keeps its pixels
-    key = stream, shape, None if size == shape[:2] else size
-    decoder = open_decoder(*key)
-    try:
-        left = wanted.keys() - decoder.decode(packets, head, wanted)
-        if left:
-            raise DecodeError(f"video: no frame {min(left)} came out of the {len(packets)} packets of the run.")
-    except DecodeError:
-        close_decoder(*key)
-        raise
-
-
 def open_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> FrameDecoder:
     """Return this thread's decoder, opened unless it is; at most `MAX_OPEN_DECODERS` stay open in a thread."""
+    # resizing has its own conversion of colours: what keeps its size keeps its pixels
+    key = stream, shape, None if size == shape[:2] else size
     if os.getpid() != _OPEN.pid:  # after a fork: what the parent opened stays the parent's
         _OPEN.pid = os.getpid()
         _OPEN.decoders.clear()
-    key = stream, shape, size
     decoder = _OPEN.decoders.get(key)
-    if decoder is not None:
+    if decoder is not None and not decoder.is_decoding:
         _OPEN.decoders.move_to_end(key)
         return decoder
     decoder = _OPEN.decoders[key] = FrameDecoder(*key)
     if len(_OPEN.decoders) > MAX_OPEN_DECODERS:
         _OPEN.decoders.popitem(last=False)
     return decoder
-
-
-def close_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> None:
-    """Forget this thread's decoder: one that failed may be in any state."""
-    _OPEN.decoders.pop((stream, shape, size), None)

@@ -323,13 +323,14 @@ class ParquetImageCodec(NumberedFileCodec):
         return self._codecs[self._format].encode(self.decode(blob))
 
     def _codec_of(self, file: npt.NDArray[np.uint8]) -> Codec | None:
-        found = png_or_jpeg(file[:8].tobytes())
-        if found is None:
-            return None
-        codec = self._codecs.get(found)
-        if codec is None:
-            codec = self._codecs[found] = make_codec(self._stored_as(found))
-        return codec
+        """Return the codec of a file, by its first bytes; None for other formats than PNG and JPEG."""
+        head = file[:8].tobytes()
+        if head.startswith(SIGNATURES[self._format]):
+            return self._codecs[self._format]
+        found = png_or_jpeg(head)
+        if found is not None and found not in self._codecs:
+            self._codecs[found] = make_codec(self._stored_as(found))
+        return None if found is None else self._codecs[found]
 
     def _stored_as(self, codec: str) -> Feature:
         return replace(self.feature, codec=codec, options=())

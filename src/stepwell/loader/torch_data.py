@@ -171,7 +171,8 @@ class WindowDataset:
     @property
     def reader(self) -> WindowReader:
         """What reads the windows in this process; another one after `refresh`."""
-        return self._builder()[0]
+        running = self._running
+        return running[1] if running is not None and running[0] == os.getpid() else self._builder()[0]
 
     @property
     def seed(self) -> int:

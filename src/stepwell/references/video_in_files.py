@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from operator import add
 from typing import Any, ClassVar
 
@@ -12,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import RowEncoder, SequentialCodec, register_codec
-from stepwell.codecs.video_decoding import decode_frames
+from stepwell.codecs.video_decoding import open_decoder
 from stepwell.codecs.video_encoding import check_is_video
 from stepwell.codecs.video_files import VideoFile
 from stepwell.codecs.video_streams import LastStream
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
-from stepwell.files.local_files import FileState, open_file, state_of
+from stepwell.files.local_files import FileState, OpenFile, open_file, state_of
 from stepwell.files.shared_cache import SharedCache
 from stepwell.references.file_codec import NumberedFileCodec, parse_references
 from stepwell.references.video_index import VideoIndex, exact_index, make_index
@@ -48,34 +49,36 @@ class KnownVideo:
 
     def __init__(self, path: str, state: FileState, index: VideoIndex, looked: int) -> None:
         self.path, self.state, self.index, self.looked = path, state, index, looked
+        # the process keeps files open, and closes them
+        self._file: Callable[[], OpenFile | None] = lambda: None
 
-    def packets(self, numbers: list[int]) -> list[bytes]:
+    def packets(self, numbers: Sequence[int]) -> list[bytes]:
         """Return the packets of ascending numbers as a decoder takes them, by one read if they lie close together."""
         # one at a time: most runs are of a few packets, and numpy's calls cost more than they save
         places = list(map(self.index.positions.item, numbers))
         sizes = list(map(self.index.sizes.item, numbers))
         begin, end = min(places), max(map(add, places, sizes))
-        parts: list[memoryview] = []
-        if end - begin <= sum(sizes) + MAX_GAP_BYTES * len(numbers):
-            data = memoryview(self.read(begin, end - begin))
-            for place, size in zip(places, sizes, strict=True):
-                parts.append(data[place - begin : place - begin + size])
-        else:
-            parts += map(memoryview, map(self.read, places, sizes))
-        return self.index.samples.packets(parts, is_key=True)
-
-    def read(self, place: int, count: int) -> bytes:
-        """Return bytes of the file; a DecodeError if it is gone, was changed since, or is too short."""
+        parts: list[bytes | memoryview] = []
         try:
-            file = open_file(self.path, self.state)
-            data = file.read(place, count)
+            file = self._file() or self._opened()
+            if end - begin <= sum(sizes) + MAX_GAP_BYTES * len(numbers):
+                data = memoryview(file.read(begin, end - begin))
+                for place, size in zip(places, sizes, strict=True):
+                    parts.append(data[place - begin : place - begin + size])
+            else:
+                parts += map(file.read, places, sizes)
         except OSError as error:
             raise _unreadable(self.path, error) from error
+        if sum(map(len, parts)) < sum(sizes):
+            raise DecodeError(f"the file is cut off: {end} bytes are needed, it has {file.num_bytes}")
+        return self.index.samples.packets(parts, is_key=True)
+
+    def _opened(self) -> OpenFile:
+        file = open_file(self.path, self.state)
         if file.state != self.state:
             raise DecodeError("the file was changed while it was read")
-        if len(data) < count:
-            raise DecodeError(f"the file is cut off: {place + count} bytes are needed, it has {file.num_bytes}")
-        return data
+        self._file = weakref.ref(file)
+        return file
 
 
 _VIDEOS: SharedCache[str, KnownVideo] = SharedCache(MAX_INDEX_BYTES, size_of=lambda video: video.index.nbytes)
@@ -236,28 +239,29 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
             targets.append(out)
         for (chunk, file), (seconds, targets) in files.items():
             try:
-                self._show(self._video(chunk, file), seconds, targets, size)
+                path = self._reached.get((chunk, file)) or self.reached(chunk, file)
+                video = _VIDEOS.find(path)
+                if video is None or video.looked < self._number:
+                    video = known_video(path, self._number)
+                self._show(video, seconds, targets, size)
             except DecodeError:
                 if not forget_changed(self.path_of(chunk, file)):
                     raise
                 self._show(self._video(chunk, file), seconds, targets, size)
 
     def _video(self, chunk: int, file: int) -> KnownVideo:
-        path = self._reached.get((chunk, file)) or self.reached(chunk, file)
-        video = _VIDEOS.find(path)
-        return known_video(path, self._number) if video is None or video.looked < self._number else video
+        return known_video(self.reached(chunk, file), self._number)
 
     def _show(self, video: KnownVideo, seconds: Sequence[float], outs: Outs, size: Size) -> None:
         """Write the frames of one file that are nearest to times."""
         index = video.index
         runs: dict[int, Wanted] = {}
         for at, out in zip(seconds, outs, strict=True):
-            frame = index.nearest(at)
+            frame, packet, key = index.find(at)
             # written so that a time that is not a number is refused, too
             if not abs(index.seconds.item(frame) - at) <= self._tolerance:
                 raise self._far_off(video, at, frame)
-            packet = frame if index.packets is None else index.packets.item(frame)
-            runs.setdefault(index.key_of(packet), {}).setdefault(packet, []).append(out)
+            runs.setdefault(key, {}).setdefault(packet, []).append(out)
         for key, wanted in runs.items():
             self._show_run(video, key, wanted, size)
 
@@ -267,13 +271,13 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
         try:
             if key < 0:
                 raise DecodeError("no keyframe is before it")
-            numbers = index.needed(key, max(wanted))
+            numbers = range(key, max(wanted) + 1) if index.pts is None else index.needed(key, max(wanted))
             packets = video.packets(numbers)
             stream, head = self._streams.of(index.samples.kind, packets[0])
             if stream.is_closed or index.is_exact:
                 places = dict(zip(numbers, range(len(numbers)), strict=True))
                 outs_of = dict(zip(map(places.__getitem__, wanted), wanted.values(), strict=True))
-                decode_frames(stream, head, packets, outs_of, shape=self._shape, size=size)
+                open_decoder(stream, self._shape, size).decode(packets, head, outs_of)
                 return
         except DecodeError as error:
             frame = index.frame_of(min(wanted))

@@ -58,12 +58,26 @@ class VideoIndex:
         own = 0 if self.key_frames is self.keys else self.key_frames.nbytes
         return own + sum(array.nbytes for array in arrays if array is not None)
 
+    def find(self, seconds: float) -> tuple[int, int, int]:
+        """Return the frame nearest to a time, its packet, and the key packet that decoding begins at, -1 without one.
+
+        Of two frames that are as near it is the earlier; see `key_places`.
+        """
+        times = self.seconds
+        frame = min(int(times.searchsorted(seconds)), len(times) - 1)
+        if frame and seconds - times.item(frame - 1) <= times.item(frame) - seconds:
+            frame -= 1
+        packet = frame if self.packets is None else self.packets.item(frame)
+        place = int(self.keys.searchsorted(packet, side="right")) - 1
+        if self.pts is not None:
+            shown = self.pts.item(packet)
+            while place >= 0 and self.pts.item(self.keys.item(place)) > shown:
+                place -= 1
+        return frame, packet, self.keys.item(place) if place >= 0 else -1
+
     def nearest(self, seconds: float) -> int:
         """Return the frame that is shown nearest to a time, of two the earlier."""
-        after = min(int(self.seconds.searchsorted(seconds)), len(self.seconds) - 1)
-        if after and seconds - self.seconds.item(after - 1) <= self.seconds.item(after) - seconds:
-            return after - 1
-        return after
+        return self.find(seconds)[0]
 
     def packet_of(self, frame: int) -> int:
         """Return the packet that makes a frame."""
@@ -72,15 +86,6 @@ class VideoIndex:
     def frame_of(self, packet: int) -> int:
         """Return the frame that a packet makes."""
         return packet if self.packets is None else int(np.flatnonzero(self.packets == packet)[0])
-
-    def key_of(self, packet: int) -> int:
-        """Return the key packet at which decoding begins to show a packet's frame, -1 without one; see `key_places`."""
-        place = int(self.keys.searchsorted(packet, side="right")) - 1
-        if self.pts is not None:
-            shown = self.pts.item(packet)
-            while place >= 0 and self.pts.item(self.keys.item(place)) > shown:
-                place -= 1
-        return self.keys.item(place) if place >= 0 else -1
 
     def needed(self, key: int, last: int) -> list[int]:
         """Return the packets to decode from a key packet up to another one."""

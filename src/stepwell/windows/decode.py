@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,36 +40,34 @@ Decoded = dict[int, dict[int, npt.NDArray[Any]]]
 """Whole rows that were decoded, by segment and row."""
 
 
+@dataclass(slots=True, eq=False)
 class Cells:
-    """The rows that are wanted of one column, one a cell."""
+    """The rows that are wanted of one column, one a cell; columns with the same windows share them."""
 
-    __slots__ = ("_by_segment", "direct", "missing", "rows", "segments", "table")
+    table: MapTable  # maps, the segments among them
+    segments: Int64s  # int64 [m]
+    rows: Int64s  # int64 [m]; -1 means zeros
+    # the segments, where encoded bytes are read past the page cache; None: through the maps
+    direct: Sequence[Any] | None = None
+    # of each segment the numbers of its cells, and their rows, which ascend; found by `by_segment`
+    parts: dict[int, tuple[list[int], list[int]]] | None = None
+    missing: list[int] = field(default_factory=list)  # cells of zeros, likewise
 
-    def __init__(self, table: MapTable, segments: Int64s, rows: Int64s, direct: Sequence[Any] | None = None) -> None:
-        self.table = table  # maps, the segments among them
-        self.segments = segments  # int64 [m]
-        self.rows = rows  # int64 [m]; -1 means zeros
-        # the segments, where encoded bytes are read past the page cache; None: through the maps
-        self.direct = direct
-        self.missing: list[int] = []
-        self._by_segment: dict[int, tuple[list[int], list[int]]] | None = None
-
-    def by_segment(self) -> Iterable[tuple[int, tuple[list[int], list[int]]]]:
-        """Return each segment with the numbers of its cells and their rows, which ascend; `missing` has the others."""
-        if self._by_segment is None:
-            # columns with the same windows share the cells; a sort of few by Python takes half of the time of numpy's
+    def by_segment(self) -> dict[int, tuple[list[int], list[int]]]:
+        """Return `parts`."""
+        if self.parts is None:
+            # a sort of few by Python takes half of the time of numpy's
             found: dict[int, tuple[list[int], list[int]]] = {}
-            for segment, row, i in sorted(
-                zip(self.segments.tolist(), self.rows.tolist(), range(len(self.rows)), strict=True)
-            ):
+            numbers = range(len(self.rows))
+            for segment, row, i in sorted(zip(self.segments.tolist(), self.rows.tolist(), numbers, strict=True)):
                 if row < 0:
                     self.missing.append(i)
                     continue
                 members, rows = found.setdefault(segment, ([], []))
                 members.append(i)
                 rows.append(row)
-            self._by_segment = found
-        return self._by_segment.items()
+            self.parts = found
+        return self.parts
 
 
 class ColumnDecoder:
@@ -99,45 +98,40 @@ class ColumnDecoder:
         decoder: Decoder | None = None,
         draws: npt.NDArray[Any] | None = None,
     ) -> None:
-        """Decode rows of a fixed shape, or let a field's decoder make steps of them."""
+        """Decode rows into arrays of their own, or into ``out``, or let a field's decoder make steps of them."""
         if not out[:1].size or (decoder is None and self._is_bulk and self._read_bulk(cells, out)):
             return
         ways: dict[Codec, Any] = {}
-        for segment, (members, rows) in cells.by_segment():
-            stored = self._stored(cells.table, segment)
-            codec = stored.codec
-            if not codec.is_sequential and codec not in ways:
-                ways[codec] = codec.batch_decoder()
+        table, parts = cells.table, cells.by_segment() if cells.parts is None else cells.parts
+        for segment, (members, rows) in parts.items():
+            stored = table.stored.get((self._slot, segment))
+            if stored is None or stored.num_rows != table.num_rows[segment]:
+                stored = self._stored(table, segment)
             try:
+                if out.dtype == object:
+                    for i, value in zip(members, stored.objects(rows), strict=True):
+                        out[i] = value
+                    continue
+                codec = stored.codec
+                if not codec.is_sequential and codec not in ways:
+                    ways[codec] = codec.batch_decoder()
                 if cells.direct is not None:
-                    stored = stored.past_cache(
-                        rows, functools.partial(cells.direct[segment].read_direct, f"{self._column.name}.bin")
-                    )
-                own = None if draws is None else draws[members]
-                outs = [out[i, ...] for i in members]
+                    read_direct = functools.partial(cells.direct[segment].read_direct, f"{self._column.name}.bin")
+                    stored = stored.past_cache(rows, read_direct)
+                own, outs = None if draws is None else draws[members], []
+                for i in members:
+                    outs.append(out[i, ...])
                 decode_rows(stored, rows, outs, decoder, own, done.setdefault(segment, {}), ways.get(codec))
             except RowError as error:
                 error.index = members[error.index]
                 raise
-        if cells.missing:
-            out[cells.missing] = np.zeros((), out.dtype)
-
-    def read_objects(self, cells: Cells, out: npt.NDArray[np.object_]) -> None:
-        """Decode rows of any size into an object array [m], one for each cell: shared arrays would change alike."""
-        for segment, (members, rows) in cells.by_segment():
-            try:
-                for i, value in zip(members, self._stored(cells.table, segment).objects(rows), strict=True):
-                    out[i] = value
-            except RowError as error:
-                error.index = members[error.index]
-                raise
         for i in cells.missing:
-            out[i] = self._empty()
+            out[i] = self._empty() if out.dtype == object else 0
 
     def announce(self, cells: Cells) -> None:
         """Let the system fetch the encoded bytes of rows at once, instead of a page at a time."""
         spans: list[tuple[int, int]] = []
-        for segment, (members, rows) in cells.by_segment():
+        for segment, (members, rows) in cells.by_segment().items():
             stored = self._stored(cells.table, segment)
             base, last = int(stored.blobs.__array_interface__["data"][0]), -1
             for i, row in zip(members, rows, strict=True):
@@ -327,9 +321,6 @@ class Filler:
             return
         column = self.decoders[source.name]
         try:
-            if source.kind == "ragged":
-                column.read_objects(cells, out)
-                return
             drawn = None if source.decoder is None else _draw(field, source, batch)
             draws = None if drawn is None else np.repeat(drawn, len(out) // len(drawn), axis=0)
             column.read(cells, out, batch.decoded.setdefault(source.name, {}), source.decoder, draws)

@@ -284,8 +284,10 @@ class PlaceReader:
         is_held = held is not None
         size = places.shape[1]
         layout = self._layouts.get((size, is_held)) or self._layout(size, is_held)
-        if memory is None or memory.nbytes < layout.num_bytes or memory.dtype != UINT8 or not memory.flags.carray:
-            memory = _checked(memory, layout)
+        if memory is None:
+            memory = aligned_empty(layout.num_bytes)
+        elif memory.nbytes < layout.num_bytes or memory.dtype != UINT8 or not memory.flags.carray:
+            raise _too_small(memory, layout)
         routes = self._held_routes if is_held else self._plain_routes
         maps = self.maps
         table, chained, scattered = maps.table, None, None
@@ -528,8 +530,10 @@ class WindowReader(PlaceReader):
             size = len(positions)
             table = maps.table
             layout = self._layouts.get((size, False)) or self._layout(size, False)
-            if memory is None or memory.nbytes < layout.num_bytes or memory.dtype != UINT8 or not memory.flags.carray:
-                memory = _checked(memory, layout)
+            if memory is None:
+                memory = aligned_empty(layout.num_bytes)
+            elif memory.nbytes < layout.num_bytes or memory.dtype != UINT8 or not memory.flags.carray:
+                raise _too_small(memory, layout)
             places = np.empty((PLACE_ROWS, size), np.int64)
             maps.clock += 1
             for is_last in (False, True):
@@ -575,16 +579,11 @@ def _rebuild(
     return WindowReader(view, fields, max_maps=max_maps, memory_bytes=memory_bytes, page_cache=page_cache)
 
 
-def _checked(memory: npt.NDArray[np.uint8] | None, layout: Layout) -> npt.NDArray[np.uint8]:
-    """Return memory for a batch: the given one, if it fits."""
-    if memory is None:
-        return aligned_empty(layout.num_bytes)
-    if memory.nbytes < layout.num_bytes or memory.dtype != UINT8 or not memory.flags.carray:
-        raise WindowError(
-            f"memory of {memory.nbytes} bytes ({memory.dtype}) does not hold {layout.num_bytes}. "
-            "Use writable, contiguous uint8 [num_bytes(n)]."
-        )
-    return memory
+def _too_small(memory: npt.NDArray[np.uint8], layout: Layout) -> WindowError:
+    return WindowError(
+        f"memory of {memory.nbytes} bytes ({memory.dtype}) does not hold {layout.num_bytes}. "
+        "Use writable, contiguous uint8 [num_bytes(n)]."
+    )
 
 
 def _columns_of(fields: list[ResolvedField], schemas: list[Schema]) -> list[MappedColumn]:

@@ -68,6 +68,8 @@ __all__ = [
     "read_results",
 ]
 
+# in the metadata of a data set that is read in place: where it lies, and how references into it are made
+OF_REFERENCES = ("root", "tolerance")
 # features by name, as a codec or as a feature with its codec and options; or one codec of all images
 Codecs = Mapping[str, Feature | str] | str
 
@@ -148,9 +150,18 @@ def _plan_of(store: Store, schema: Schema, chunks: Sequence[EpisodeChunk]) -> Pl
         max(sizes, default=1),
         schema,
         store.fps,
-        dict(store.metadata),
+        _own_metadata(store),
         tuple(chunk.start for chunk in chunks),
     )
+
+
+def _own_metadata(store: Store) -> dict[str, Any]:
+    """Return the metadata of a store that needs no other files: without the place of the data set it refers to."""
+    found = dict(store.metadata)
+    for name, told in found.items():
+        if store.address is not None and isinstance(told, dict):
+            found[name] = {key: value for key, value in told.items() if key not in OF_REFERENCES}
+    return found
 
 
 def _write_record(
@@ -158,7 +169,7 @@ def _write_record(
 ) -> None:
     """Write the target's record: another store, recorded the same way, that knows where its episodes come from."""
     old = store.record
-    new = StoreRecord(schema=schema, fps=old.fps, metadata=dict(old.metadata))
+    new = StoreRecord(schema=schema, fps=old.fps, metadata=_own_metadata(store))
     new = new if uuid is None else replace(new, uuid=uuid)
     log = BirthLog(new.uuid)
     for chunk in chunks:

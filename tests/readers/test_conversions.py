@@ -1,4 +1,4 @@
-"""An import, and a conversion of the store that is opened in place: the same store, for every reader."""
+"""A conversion of a data set, and of the store that is opened in place: the same store, for every reader."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -89,16 +89,8 @@ def feature_bytes(path: Path) -> dict[str, bytes]:
     return joined
 
 
-# the store in the cache holds their rows itself, and is what an import makes: there is nothing to convert
+# the store in the cache holds their rows itself: there is nothing to convert
 HELD = {"minari hdf5", "minari arrow", "d4rl", "zarr", "huggingface arrow", "huggingface parquet"}
-
-
-def metadata_of(store: stepwell.Store) -> dict[str, Any]:
-    """Return a store's metadata; a LeRobot dataset in place adds its root and statistics, which only it needs."""
-    metadata = dict(store.metadata)
-    if "lerobot" in metadata:
-        metadata["lerobot"] = {name: metadata["lerobot"][name] for name in ("repo_id", "revision", "info", "tasks")}
-    return metadata
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -116,7 +108,7 @@ def test_both_make_the_same_store(name: str, tmp_path: Path, monkeypatch: pytest
             path = stepwell.convert(in_place, tmp_path / "converted.well", workers=1).path
     with stepwell.open(tmp_path / "imported.well") as imported, stepwell.open(path) as converted:
         assert dict(converted.schema or {}) == dict(imported.schema or {})
-        assert (converted.fps, metadata_of(converted)) == (imported.fps, metadata_of(imported))
+        assert (converted.fps, converted.metadata) == (imported.fps, imported.metadata)
         for found, wanted in zip(converted, imported, strict=True):
             assert found.metadata == wanted.metadata
             assert (found.terminated, found.truncated) == (wanted.terminated, wanted.truncated)

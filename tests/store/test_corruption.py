@@ -35,10 +35,10 @@ SCHEMA = {
 
 
 def write_store(path: Path) -> None:
-    store = create(path, SCHEMA, segment_bytes=9000)
+    store = create(path, SCHEMA, segment_bytes=8000)
     with store.writer() as out:
         for episode in range(6):
-            for t in range(3 + episode):
+            for t in range(2 + episode % 4):
                 out.append(
                     {
                         "jpeg": smooth_image(store.schema["jpeg"], t),

@@ -194,9 +194,9 @@ def test_a_store_opened_for_reading_is_refused(wells):
 
 @pytest.mark.parametrize("file", ["deleted.npy", "arrangement.json"])
 def test_every_flipped_bit_and_every_cut_of_the_stores_own_lists_is_found(wells, file):
-    store = wells.make(range(4), discard=True)
+    store = wells.make(range(2), discard=True)
     store.compact()
-    store.delete_episodes([0, 2])
+    store.delete_episodes([0])
     path = store.path / file
     good = path.read_bytes()
     damaged = [good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :] for at in range(len(good))]

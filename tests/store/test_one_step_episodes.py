@@ -28,10 +28,12 @@ def columns_of(count: int) -> dict[str, Any]:
 
 
 def contents(store: stepwell.Store) -> list[Any]:
-    return [
-        (episode.length, {name: np.asarray(episode[name][0]).tolist() for name in store.schema or ()})
-        for episode in store
-    ]
+    return [(episode.length, {name: plain(episode[name][0]) for name in store.schema or ()}) for episode in store]
+
+
+def plain(value: Any) -> tuple[tuple[int, ...], bytes]:
+    row = np.asarray(value)
+    return row.shape, row.tobytes()
 
 
 def test_many_at_once_are_the_same_as_one_by_one(tmp_path: Path) -> None:

@@ -29,11 +29,11 @@ PICTURE = (32, 32, 3)
 def features_of(kind: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "t": stepwell.Array((), "int64"),
-        "x": stepwell.Array(150, "float32"),
+        "x": stepwell.Image((10, 20, 3)),
         "obs": stepwell.Array((), "int64", final=True),
     }
     if kind in ("encoded", "ring in bytes"):
-        found |= {"text": stepwell.Text(), "packed": stepwell.Array(400, "int64", codec="zstd")}
+        found |= {"text": stepwell.Text(), "packed": stepwell.Image((40, 80), codec="zstd")}
     if kind in ("delta", "ring of delta"):
         found["screen"] = stepwell.Image(PICTURE, codec="delta")
     if kind == "video":
@@ -42,14 +42,17 @@ def features_of(kind: str) -> dict[str, Any]:
 
 
 def step_of(kind: str, serial: int) -> dict[str, Any]:
-    """Return the values of a step, which all tell its number."""
+    """Return the values of a step, which all tell its number; images, of which statistics are made fast."""
     found: dict[str, Any] = {
         "t": np.int64(serial),
-        "x": np.full(150, serial + 1, "float32"),
+        "x": np.full((10, 20, 3), serial + 1, "uint8"),
         "obs": np.int64(serial + 7),
     }
     if kind in ("encoded", "ring in bytes"):
-        found |= {"text": f"number {serial}", "packed": np.arange(400) * (serial + 1)}
+        found |= {
+            "text": f"number {serial}",
+            "packed": (np.arange(3200) * (serial + 1) % 251).astype("uint8").reshape(40, 80),
+        }
     picture = np.full(PICTURE, 20 + serial * 11 % 200, "uint8")
     if kind in ("delta", "ring of delta"):
         found["screen"] = picture

@@ -85,6 +85,7 @@ def kill_and_reopen(path: Path, writers: int, steps: int) -> Store:
     deadline = time.monotonic() + 60
     while acknowledged[0] < steps:
         assert time.monotonic() < deadline
+        time.sleep(50e-6)
     for child in children:
         os.kill(child, signal.SIGKILL)
     for child in children:

@@ -74,6 +74,7 @@ STAMP = np.dtype("<i8")
 CHUNK_ROWS = 1 << 19
 MAX_LINE_BYTES = 1 << 26
 NUM_THREADS = 8
+SMALL_BYTES = 1 << 20
 ADVICE = ' Run "stepwell verify PATH".'
 
 
@@ -123,7 +124,7 @@ def verify_store(
     # Sealed segments are compared with their checksums, byte by byte, and their tables are checked; of open ones only
     # whether what they committed is there. Files of other systems that hold rows are compared with
     # their recorded size and time, and not read. Safe while others write.
-    # Runs on up to 8 threads; holds 4 MiB a thread.
+    # Runs on up to 8 threads, a small store on this one; holds 4 MiB a thread.
     path, trust = (Path(store), None) if isinstance(store, str | os.PathLike) else (store.path, store.trust)
     schema, checks = _store_checks(path, trust)
     segments = list(_segment_paths(path, checks))
@@ -146,12 +147,14 @@ class Check:
 
 
 def _run(checks: list[Check], root: Path, progress: Callable[[int, int], None] | None) -> list[Finding]:
-    """Run the checks on threads; of each file the first finding counts, in the order of the checks."""
+    """Run the checks; of each file the first finding counts, in the order of the checks."""
     total = sum(check.num_bytes for check in checks)
     done = 0
     findings: dict[str, Finding] = {}
-    with ThreadPoolExecutor(min(NUM_THREADS, os.cpu_count() or 1), thread_name_prefix="stepwell-verify") as pool:
-        for check, problem in zip(checks, pool.map(_problem_of, checks), strict=True):
+    # threads take longer to hand over a check of a small file than to run it
+    threads = min(NUM_THREADS, os.cpu_count() or 1) if total > SMALL_BYTES else 0
+    with ThreadPoolExecutor(threads or 1, thread_name_prefix="stepwell-verify") as pool:
+        for check, problem in zip(checks, (pool.map if threads else map)(_problem_of, checks), strict=True):
             if problem is not None:
                 file = check.where or os.path.relpath(check.file, root).replace(os.sep, "/")
                 findings.setdefault(file, Finding(file, problem))

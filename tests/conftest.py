@@ -17,6 +17,9 @@ from stepwell.recorders import chunks
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
+# small products of matrices take longer on several threads, which spin beside the other tests
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # the time of one example says nothing on a shared machine, and compiling a kernel takes longer than any deadline;
 # explaining a failure took hypothesis more minutes than a test has
 PHASES = [phase for phase in Phase if phase is not Phase.explain]

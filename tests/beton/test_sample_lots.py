@@ -79,6 +79,7 @@ def test_the_file_is_the_same_for_every_number_of_workers(tmp_path, workers):
     assert (tmp_path / "one.beton").read_bytes() == (tmp_path / "many.beton").read_bytes()
 
 
+@pytest.mark.usefixtures("spawned_workers")
 def test_spawned_workers_write_the_same(tmp_path):
     write_indexed(target(tmp_path / "one.beton"), sets.Samples(), encoders())
     write_indexed(Target(tmp_path / "two.beton", PAGE, 1, 2, False), sets.Samples(), encoders())

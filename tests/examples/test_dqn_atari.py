@@ -15,7 +15,7 @@ TOY = ("--width", 8, "--learning-rate", 1e-3, "--target-every", 100, "--timed-ba
 
 def test_it_learns_which_way_things_move(run_example: Callable[..., dict[str, Any]]) -> None:
     summary = run_example(
-        "dqn_atari.py", *TOY, "--game", "moving:Moving-v0", "--frames", 2800, "--learning-starts", 200,
+        "dqn_atari.py", *TOY, "--game", "moving:Moving-v0", "--frames", 1800, "--learning-starts", 200,
         "--train-every", 1, "--discount", 0.5, "--n-step", 1, "--exploration-steps", 400,
     )  # fmt: skip
     # of 20 steps: random actions gain 0, +- 2 for the mean of five, and so does whoever sees one screen only

@@ -27,9 +27,8 @@ import numpy as np
 from stepwell.errors import FormatError, SchemaError, StepwellError, StoreBusyError
 from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.lerobot.info import DATA_PATHS, INFO_PATH, VIDEO_PATHS, DatasetInfo, FeatureInfo
-from stepwell.lerobot.meta_files import episode_paths, open_parquet, read_json
+from stepwell.lerobot.meta_files import episode_paths, import_pyarrow, open_parquet, read_json
 from stepwell.lerobot.metadata import Metadata
-from stepwell.lerobot.parquet_writing import import_pyarrow
 from stepwell.lerobot.schema_mapping import Cameras, Column
 from stepwell.lerobot.statistics import as_lerobot, is_summed, summaries_of
 from stepwell.store.beneath import disk_error

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from stepwell.lerobot.appending import FIRST, FirstFiles
 from stepwell.lerobot.camera_writing import EpisodePackets, VideoFiles
 from stepwell.lerobot.info import DATA_PATHS, INFO_PATH, VIDEO_PATHS, FeatureInfo
+from stepwell.lerobot.meta_files import import_pyarrow
 from stepwell.lerobot.parquet_writing import (
     EpisodeRow,
     EpisodeTableWriter,
@@ -26,7 +27,6 @@ from stepwell.lerobot.parquet_writing import (
     data_schema,
     data_table,
     episode_schema,
-    import_pyarrow,
     plain_statistics,
     tasks_table,
 )

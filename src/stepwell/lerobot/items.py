@@ -352,7 +352,7 @@ def collate_items(batch: Sequence[Mapping[str, Any]], *, collate_fn_map: Any = N
 @cache
 def _kernel() -> Any:
     """Return the kernel; an import statement for each camera would take as long as a small image."""
-    from stepwell.lerobot.image_kernels import put_channels_first
+    from stepwell.transforms.colors_kernels import put_channels_first
 
     return put_channels_first
 

@@ -221,8 +221,7 @@ class _TableFile:
 
     def _check_frames(self, table: pa.Table, lengths: Ints) -> None:
         frames = array_of(table.column(FRAME), np.dtype(np.int64), (), self._about(FRAME))
-        ends = np.cumsum(lengths)
-        expected = np.arange(len(frames)) - np.repeat(ends - lengths, lengths)
+        expected = _row_numbers(np.zeros_like(lengths), lengths)
         wrong = np.flatnonzero(frames != expected)
         if len(wrong):
             row = int(wrong[0])
@@ -264,9 +263,14 @@ def _rows(first_rows: Ints, lengths: Ints) -> slice | Ints:
         return slice(0, 0)
     if (first_rows[1:] == first_rows[:-1] + lengths[:-1]).all():
         return slice(int(first_rows[0]), int(first_rows[-1] + lengths[-1]))
-    ends = np.cumsum(lengths)
-    rows: Ints = np.arange(int(ends[-1])) + np.repeat(first_rows - (ends - lengths), lengths)
-    return rows
+    return _row_numbers(first_rows, lengths)
+
+
+def _row_numbers(first_rows: Ints, lengths: Ints) -> Ints:
+    """Return the rows of episodes, one episode after the other."""
+    starts = np.cumsum(lengths) - lengths
+    found: Ints = np.arange(int(lengths.sum())) + np.repeat(first_rows - starts, lengths)
+    return found
 
 
 def _is_run(rows: Ints) -> bool:
@@ -480,10 +484,7 @@ def _video_references(metadata: Metadata, name: str, rows: FileRows) -> Blobs:
 
 
 def _image_references(rows: FileRows) -> Blobs:
-    ends = np.cumsum(rows.lengths)
-    num_rows = int(ends[-1]) if len(ends) else 0
-    at = np.arange(num_rows) + np.repeat(rows.first_rows - (ends - rows.lengths), rows.lengths)
-    return _references(rows.chunk, rows.file, at)
+    return _references(rows.chunk, rows.file, _row_numbers(rows.first_rows, rows.lengths))
 
 
 def _references(chunk: Ints | int, file: Ints | int, at: npt.NDArray[Any]) -> Blobs:

@@ -38,8 +38,10 @@ __all__ = [
     "EpisodeRecords",
     "VideoSpans",
     "episode_paths",
+    "import_pyarrow",
     "number_column",
     "open_parquet",
+    "parquet_errors",
     "parse_line",
     "read_columns",
     "read_episodes",
@@ -113,18 +115,25 @@ def whole_number(record: Mapping[str, Any], name: str, path: Path) -> int:
     return value
 
 
-def open_parquet(path: Path) -> Any:
-    """Return the ``pyarrow.parquet.ParquetFile`` of a file, its footer read."""
+def import_pyarrow() -> Any:
+    """Return pyarrow."""
     try:
-        from pyarrow.parquet import ParquetFile
+        import pyarrow
+        import pyarrow.parquet
     except ImportError as error:
         raise MissingDependencyError.of("pyarrow", "lerobot") from error
+    return pyarrow
+
+
+def open_parquet(path: Path) -> Any:
+    """Return the ``pyarrow.parquet.ParquetFile`` of a file, its footer read."""
+    open_file = import_pyarrow().parquet.ParquetFile
     try:
-        file = ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+        file = open_file(path, pre_buffer=False, page_checksum_verification=True)
         num_bytes = path.stat().st_size
     except FileNotFoundError as error:
         raise FormatError(f"{path} is missing. {WHAT_TO_DO}") from error
-    except _parquet_errors() as error:
+    except parquet_errors() as error:
         raise FormatError(f"{path} is not a parquet file, or an unfinished one: {said(error)}. {WHAT_TO_DO}") from error
     if are_too_many_rows(file.metadata.num_rows, num_bytes):
         file.close()
@@ -139,7 +148,7 @@ def read_columns(file: Any, path: Path, names: Sequence[str]) -> Any:
             raise FormatError(f"{path} has no column {name!r}. {WHAT_TO_DO}")
     try:
         return file.read(columns=list(names), use_threads=False)
-    except _parquet_errors() as error:
+    except parquet_errors() as error:
         raise FormatError(f"{path} cannot be read: {said(error)}. {WHAT_TO_DO}") from error
 
 
@@ -152,7 +161,7 @@ def number_column(table: Any, name: str, dtype: npt.DTypeLike, path: Path) -> np
         if column.null_count:
             raise ValueError(f"{column.null_count} of {len(column)} values are missing")
         return np.asarray(column.cast(pa.from_numpy_dtype(np.dtype(dtype))).to_numpy())
-    except _parquet_errors() as error:
+    except parquet_errors() as error:
         raise FormatError(f"{path}: column {name!r} is not {np.dtype(dtype)}: {said(error)}. {WHAT_TO_DO}") from error
 
 
@@ -176,7 +185,7 @@ def _read_text(path: Path) -> str:
         raise FormatError(f"{path} cannot be read: {said(error)}. {WHAT_TO_DO}") from error
 
 
-def _parquet_errors() -> tuple[type[Exception], ...]:
+def parquet_errors() -> tuple[type[Exception], ...]:
     """Return what pyarrow raises on files that are no parquet, damaged or of other types."""
     import pyarrow as pa
 

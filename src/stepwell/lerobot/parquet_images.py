@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import io
 import os
-import struct
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,8 @@ from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.files.local_files import FileState, state_of
 from stepwell.files.shared_cache import SharedCache
 from stepwell.formats.images import SIGNATURES
-from stepwell.references.file_codec import EmbeddedRows, NumberedFileCodec
+from stepwell.lerobot.meta_files import import_pyarrow, parquet_errors
+from stepwell.references.file_codec import REFERENCE, EmbeddedRows, NumberedFileCodec, parse_references
 from stepwell.references.span_files import difference, lines_of
 from stepwell.schema import Feature
 
@@ -89,15 +89,12 @@ class TableFile:
     """An open parquet file."""
 
     def __init__(self, path: str) -> None:
-        try:
-            from pyarrow.parquet import ParquetFile
-        except ImportError as error:
-            raise MissingDependencyError.of("pyarrow", "lerobot") from error
+        open_file = import_pyarrow().parquet.ParquetFile
         self.path = path
         self._lock = threading.Lock()
         try:
-            self._file = ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
-        except _read_errors() as error:
+            self._file = open_file(path, pre_buffer=False, page_checksum_verification=True)
+        except parquet_errors() as error:
             raise DecodeError(f"{path} cannot be opened as a parquet file: {error}.") from error
         footer = self._file.metadata
         self.num_bytes = max(LEAST_FILE_BYTES, FOOTER_GROWTH * int(footer.serialized_size))
@@ -121,7 +118,7 @@ class TableFile:
                 chunks = self._chunks(leaf, group)
             arrays = [chunk.field("bytes") if pa.types.is_struct(chunk.type) else chunk for chunk in chunks]
             return _row_group([array.cast(pa.large_binary()) for array in arrays if len(array)])
-        except _read_errors() as error:
+        except parquet_errors() as error:
             raise DecodeError(f"{self.path}, row group {group}, column {column!r}: {error}.") from error
 
     def _chunks(self, leaf: str, group: int) -> list[Any]:
@@ -191,13 +188,6 @@ def _row_group(arrays: list[Any]) -> RowGroup:
     return RowGroup(first_rows, parts, sum(offsets.nbytes + data.nbytes for offsets, data in parts))
 
 
-def _read_errors() -> tuple[type[Exception], ...]:
-    """Return what pyarrow raises where a file is missing, damaged or something else."""
-    import pyarrow as pa
-
-    return (pa.ArrowException, OSError, ValueError, MemoryError)
-
-
 def _after_fork() -> None:
     for groups in list(_ALL):
         groups._renew()
@@ -206,7 +196,6 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-REFERENCE = struct.Struct("<iid")
 PILLOW_FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 # shared by all codecs of a process, since each reader of a store makes its own
 _ROW_GROUPS = RowGroups()
@@ -286,10 +275,9 @@ class ParquetImageCodec(NumberedFileCodec):
 
     def file_of(self, blob: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return the bytes of the image file, a read-only view."""
-        try:
-            chunk, file, row = REFERENCE.unpack(blob.data)
-        except struct.error as error:
-            raise DecodeError(f"a row of {blob.size} bytes. A reference into a file has {REFERENCE.size}.") from error
+        if blob.size != REFERENCE.size:
+            parse_references([blob])  # says what is wrong
+        chunk, file, row = REFERENCE.unpack(blob.data)
         if not row.is_integer():
             raise DecodeError(f"a reference to row {row}. Allowed: whole numbers.")
         stamp = self._stamps.get((chunk, file))

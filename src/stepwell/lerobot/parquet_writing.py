@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import MissingDependencyError
 from stepwell.lerobot.info import FeatureInfo
+from stepwell.lerobot.meta_files import import_pyarrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,6 @@ __all__ = [
     "data_table",
     "episode_schema",
     "hf_features",
-    "import_pyarrow",
     "plain_statistics",
     "tasks_table",
 ]
@@ -51,16 +50,6 @@ GROUP_EPISODES = 64
 # as pandas writes the name of an index that has none
 TASK_COLUMN = "__index_level_0__"
 TWO_63 = 2.0**63
-
-
-def import_pyarrow() -> Any:
-    """Return pyarrow."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependencyError.of("pyarrow", "lerobot") from error
-    return pyarrow
 
 
 class FileNumbers:

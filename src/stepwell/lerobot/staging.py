@@ -49,9 +49,8 @@ from stepwell.lerobot.info import (
     DatasetInfo,
 )
 from stepwell.lerobot.mapped_stores import read_columns
-from stepwell.lerobot.meta_files import read_json
+from stepwell.lerobot.meta_files import import_pyarrow, read_json
 from stepwell.lerobot.metadata import Metadata
-from stepwell.lerobot.parquet_writing import import_pyarrow
 from stepwell.lerobot.schema_mapping import map_schema
 from stepwell.lerobot.tasks import tasks_of
 from stepwell.lerobot.writing import write_dataset

@@ -41,10 +41,8 @@ from stepwell.lerobot.appending import (
 from stepwell.lerobot.camera_writing import encoding_of, image_files, video_packets
 from stepwell.lerobot.dataset_files import DatasetFiles, EpisodePlace, PreparedEpisode, appended_info
 from stepwell.lerobot.info import INDEX_INFOS, INFO_PATH, MAX_FPS, MIN_FPS, FeatureInfo
+from stepwell.lerobot.meta_files import import_pyarrow
 from stepwell.lerobot.metadata import Metadata
-from stepwell.lerobot.parquet_writing import (
-    import_pyarrow,
-)
 from stepwell.lerobot.schema_mapping import Cameras, Column, index_names, map_schema
 from stepwell.lerobot.statistics import (
     Statistics,

@@ -15,6 +15,7 @@ bytes of a file have references of their own kind, and their features list the f
 from __future__ import annotations
 
 import re
+import struct
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from stepwell.references.trusted_paths import check_reach
 from stepwell.schema import Feature
 
 __all__ = [
+    "REFERENCE",
     "REFERENCE_DTYPE",
     "EmbeddedRows",
     "FileCodec",
@@ -47,7 +49,8 @@ __all__ = [
 
 REFERENCE_DTYPE = np.dtype([("chunk", "<i4"), ("file", "<i4"), ("at", "<f8")])
 """A reference: numbers of the file's directory and of the file; seconds in a video file, or a row of a table."""
-
+REFERENCE = struct.Struct("<iid")
+"""The same, of one row."""
 
 NUMBERS = ("chunk", "file")
 # zeros before a number; a width without a bound would take memory

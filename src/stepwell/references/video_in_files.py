@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import struct
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from operator import add
@@ -20,7 +19,7 @@ from stepwell.codecs.video_streams import LastStream
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.files.local_files import FileState, OpenFile, open_file, state_of
 from stepwell.files.shared_cache import SharedCache
-from stepwell.references.file_codec import NumberedFileCodec, parse_references
+from stepwell.references.file_codec import REFERENCE, NumberedFileCodec, parse_references
 from stepwell.references.video_index import VideoIndex, exact_index, make_index
 from stepwell.schema import Feature, Video
 
@@ -29,7 +28,6 @@ __all__ = ["KnownVideo", "VideoFileCodec", "forget_changed", "known_video", "loo
 DEFAULT_TOLERANCE = 1e-4
 # rows may show a frame twice; more than twice as many as there are frames are not looked at
 MOST_ROWS_A_FRAME = 2
-REFERENCE = struct.Struct("<iid")
 # the numbers of directory and file as one
 PLACED_DTYPE = np.dtype([("where", "<i8"), ("at", "<f8")])
 # of frames of 24 bytes: 11 million

@@ -13,7 +13,6 @@ pytest.importorskip("pyarrow")
 
 import stepwell
 from stepwell.lerobot import LeRobotDataset
-from stepwell.recorders import convert
 from stepwell.testing import tiny_lerobot
 
 MOST_CALLS = 60
@@ -40,6 +39,6 @@ def test_an_item_with_or_without_two_cameras_takes_at_most_sixty_calls(
     cameras = {name: (kind, size) for name, size in CAMERAS.items()} if kind else {}
     source = tiny_lerobot(tmp_path / "set", cameras=cameras)
     if is_stored:
-        convert(stepwell.open(f"lerobot://{source}"), tmp_path / "set.well")
+        stepwell.convert(f"lerobot://{source}", tmp_path / "set.well", workers=0, progress=False)
         source = tmp_path / "set.well"
     assert len(calls_of(LeRobotDataset(source, delta_timestamps=deltas), 3)) <= MOST_CALLS

@@ -140,6 +140,18 @@ def test_an_episode_that_cannot_be_read_is_named_and_the_others_are_kept(folder,
     assert (report.num_episodes, report.num_steps) == (4, 4 + 7 + 7 + 5)
 
 
+def test_a_record_of_a_conversion_without_its_store_is_refused(folder, tmp_path):
+    (tmp_path / "x.well").mkdir()
+    (tmp_path / "x.well" / "importing.json").write_text("{}")
+    with pytest.raises(StoreExistsError, match=r"importing\.json and no store"):
+        convert(folder, tmp_path / "x.well", workers=1)
+
+
+def test_features_that_are_none_of_both_are_refused(folder, tmp_path):
+    with pytest.raises(SchemaError, match="features is a NoneType"):
+        convert(folder, tmp_path / "x.well", None, workers=1)
+
+
 def test_the_name_that_it_had_before_warns(folder, tmp_path):
     with pytest.warns(DeprecationWarning, match="stepwell.convert"):
         report = import_dataset(folder, tmp_path / "x.well", codecs="jpeg", workers=1)

@@ -12,6 +12,7 @@ import os
 import shutil
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import EpisodeNotFoundError, StepwellError, StoreExistsError, StoreNotFoundError
+from stepwell.errors import EpisodeNotFoundError, SchemaError, StepwellError, StoreExistsError, StoreNotFoundError
 from stepwell.files.addresses import SCHEME, local_path
 from stepwell.formats.opening import open
 from stepwell.formats.reader import Reader, decoded_as
@@ -114,6 +115,11 @@ def convert(
         store that no codec sees is copied: verify it first. In a script, more than one worker needs an
         ``if __name__ == "__main__":`` guard.
     """
+    if not isinstance(features, str | Mapping):
+        raise SchemaError(
+            f'features is a {type(features).__name__}. Give a mapping of name to codec or feature, such as {{"image": '
+            '"jpeg"}, or one codec of all images.'
+        )
     _check_target(Path(local_path(target)), is_resumable=resume is not False)
     given = open_source(source, reader=reader, trust=trust, **options)
     if isinstance(given, Reader):

@@ -107,6 +107,10 @@ class Unfinished:
             self._create()
         self._lock = _lock(self._path)
         try:
+            if not (self._path / SEGMENTS).is_dir():
+                raise StoreExistsError(
+                    f"{self._path} has {IMPORTING} and no store with it. Remove it, or choose another."
+                )
             self.store = _recovered(self._path)
             self._check_unchanged()
             differences = self._differences()

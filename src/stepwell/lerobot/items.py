@@ -96,17 +96,18 @@ class Planes:
     def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the images; of "uint8_view" a view of them."""
         values = values[:, 0] if self.is_squeezed else values
-        planes = np.moveaxis(values, -1, -3) if self.has_channels else values[..., None, :, :]
+        values = values if self.has_channels else values[..., None]
         if self.images == "uint8_view":
-            return planes
+            return np.moveaxis(values, -1, -3)
         if values.dtype != np.uint8:
-            return planes.astype(np.float32 if self.images == "float32" else values.dtype, order="C")
+            dtype = np.float32 if self.images == "float32" else values.dtype
+            return np.moveaxis(values, -1, -3).astype(dtype, order="C")
         put_channels_first = _kernel()
         table = UNITS if self.images == "float32" else BYTES
-        found = np.empty(planes.shape, table.dtype)
-        size = planes.shape[-2:]
-        channels = planes.shape[-3]
-        put_channels_first(values.reshape(-1, *size, channels), table, found.reshape(-1, channels, *size))
+        *front, height, width, channels = values.shape
+        found = np.empty((*front, channels, height, width), table.dtype)
+        planes = found.reshape(-1, channels, height, width)
+        put_channels_first(values.reshape(-1, height, width, channels), table, planes)
         return found
 
 

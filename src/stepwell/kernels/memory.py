@@ -17,7 +17,7 @@ from numba.core import cgutils
 
 from stepwell.kernels.kernel import intrinsic
 
-__all__ = ["load_u8", "load_u64", "memcpy", "memset", "prefetch", "store_u8"]
+__all__ = ["load_u8", "load_u32", "load_u64", "memcpy", "memset", "prefetch", "store_u8", "store_u32", "store_u64"]
 
 _BYTE_POINTER = ir.PointerType(ir.IntType(8))
 _FALSE = ir.Constant(ir.IntType(1), 0)
@@ -78,6 +78,17 @@ def load_u64(typing_context: Any, address: Any) -> Any:
 
 
 @intrinsic
+def load_u32(typing_context: Any, address: Any) -> Any:
+    """Return the uint32 at ``address``, aligned, as an int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = builder.load(builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(32))))
+        return builder.zext(word, ir.IntType(64))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
 def load_u8(typing_context: Any, address: Any) -> Any:
     """Return the byte at ``address``, as an int64."""
 
@@ -97,3 +108,27 @@ def store_u8(typing_context: Any, address: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.uint8), generate
+
+
+@intrinsic
+def store_u32(typing_context: Any, address: Any, value: Any) -> Any:
+    """Write the low four bytes of an int64 at ``address``, aligned, in one store."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = builder.trunc(arguments[1], ir.IntType(32))
+        builder.store(word, builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(32))))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def store_u64(typing_context: Any, address: Any, value: Any) -> Any:
+    """Write an int64 at ``address``, aligned, in one store that comes after all stores before it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
+        builder.store_atomic(arguments[1], pointer, "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate

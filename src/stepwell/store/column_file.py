@@ -11,8 +11,9 @@ import functools
 import math
 import os
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from stepwell.errors import CorruptSegmentError
 from stepwell.files.local_files import map_descriptor
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import disk_error, header_bytes, header_size, open_file, raise_from
-from stepwell.store.episodes import EPISODE_DTYPE
+from stepwell.store.episodes import EPISODE_DTYPE, LANES_DTYPE
 from stepwell.store.layout import CLOCK, EPISODES, METADATA
 from stepwell.store.values import check_first_row
 
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 Buffer = bytes | memoryview
+RowType = tuple[npt.DTypeLike, tuple[int, ...]]
 
 OFFSET = np.dtype("<u8")
 STAMP = np.dtype("<i8")
@@ -304,7 +306,10 @@ class SegmentFiles:
         others: Collection[str] = (),
         has_clock: bool = False,
         is_mapped: bool = False,
+        lanes: Mapping[str, RowType] = MappingProxyType({}),
     ) -> None:
+        # of a segment with lanes: the files that say which rows are there, which are reserved by their writer
+        self.lanes: dict[str, RawColumn] = {}
         self.columns: dict[str, Column] = {}
         self.stamps: RawColumn | None = None
         with ExitStack() as undo:
@@ -315,7 +320,10 @@ class SegmentFiles:
                     self.columns[name] = self._add(new_column(directory, name, feature, num_rows))
             if has_clock:
                 self.stamps = self._add(RawColumn(f"{directory}/{CLOCK}", STAMP, (), num_rows))
-            self.episodes = self._add(RawColumn(f"{directory}/{EPISODES}", EPISODE_DTYPE, (), num_episodes))
+            for name, (dtype, shape) in lanes.items():
+                self.lanes[name] = self._add(RawColumn(f"{directory}/{name}", dtype, shape))
+            dtype = LANES_DTYPE if lanes else EPISODE_DTYPE
+            self.episodes = self._add(RawColumn(f"{directory}/{EPISODES}", dtype, (), num_episodes))
             self.metadata = self._add(ColumnFile(f"{directory}/{METADATA}"))
             if is_mapped:
                 self.reserve(num_rows)

@@ -5,8 +5,8 @@
     0        8         12    16     24         32          40       48        56       64
     | magic  | version | pid | rows | episodes | opened_ns | sealed | carried | origin |
 
-    64             72                 80        96      104         112    176     184   256
-    | durable rows | durable episodes | boot id | start | namespace | host | inode | zeros |
+    64             72                 80        96      104         112    176     184     192              200  256
+    | durable rows | durable episodes | boot id | start | namespace | host | inode | lanes | rows of a lane | zeros |
 
 The writer stores rows first, then the record of an ended episode, then ``episodes``, then ``rows``; a reader loads
 ``rows`` before ``episodes``. So a reader never sees a final row as a step of an open episode, and never a row that is
@@ -21,6 +21,9 @@ nothing more comes, and it is about to be sealed.
 a loss of power, and in a copy of the file (of another inode), which may have been taken from a disk that lost power,
 only the ``durable`` words count: they are set when what they cover is on the disk, and reach it last.
 Records of earlier versions have 64 bytes; what is missing is 0, and they count as before.
+
+Of a segment with lanes (see lanes.py) the magic is another one, ``rows`` counts committed vector steps, from which all
+else follows, and ``episodes`` is not used.
 
 The file is locked (flock) by its writer for as long as it lives: a process that can lock it knows that the
 writer is dead, where locks reach the writer's machine.
@@ -88,6 +91,8 @@ _WARNED: set[int] = set()
 PERIOD = 5.0
 _lock = threading.Lock()
 MAGIC = b"stepwell"
+# of segments with lanes: earlier releases stop here
+LANES_MAGIC = b"steplane"
 VERSION = 1
 NUM_BYTES = 256
 OLD_NUM_BYTES = 64
@@ -99,6 +104,8 @@ CARRIED_WORD = 6
 ORIGIN_WORD = 7
 DURABLE_ROWS_WORD = 8
 DURABLE_EPISODES_WORD = 9
+LANES_WORD = 23
+LANE_ROWS_WORD = 24
 OWNER = struct.Struct("<16sqq64sQ")
 OWNER_START = 80
 FULL = 1 << 32
@@ -319,16 +326,19 @@ class CommitRecord:
         return record
 
     @classmethod
-    def create(cls, path: str, *, is_owned: bool = True) -> CommitRecord:
+    def create(cls, path: str, *, is_owned: bool = True, lanes: tuple[int, int] = (0, 0)) -> CommitRecord:
         """Make the file, locked by this process; without ``is_owned`` as a dead writer leaves it."""
         descriptor = open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            head = MAGIC + struct.pack("<IIqqq", VERSION, os.getpid() & 0xFFFFFFFF, 0, 0, time.time_ns())
+            head = (LANES_MAGIC if lanes[0] else MAGIC) + struct.pack(
+                "<IIqqq", VERSION, os.getpid() & 0xFFFFFFFF, 0, 0, time.time_ns()
+            )
             owner = this_process() if is_owned else NOBODY
             host = owner.host.encode()[:64]
             inode = os.fstat(descriptor).st_ino if is_owned else 0
             rest = OWNER.pack(owner.boot, owner.start, owner.namespace, host, inode)
+            rest += struct.pack("<qq", *lanes)
             os.pwrite(descriptor, (head.ljust(OWNER_START, b"\0") + rest).ljust(NUM_BYTES, b"\0"), 0)
             return cls(_mapped(descriptor, writable=True), descriptor)
         except BaseException:
@@ -375,6 +385,11 @@ class CommitRecord:
     def episodes(self) -> int:
         """Ended episodes that count."""
         return self.words[self._episodes_word]
+
+    @property
+    def lanes(self) -> tuple[int, int]:
+        """How many lanes the segment has, and the rows of each; zeros where it has none."""
+        return self.words[LANES_WORD], self.words[LANE_ROWS_WORD]
 
     @property
     def is_cut(self) -> bool:
@@ -538,7 +553,7 @@ def _read_owner(descriptor: int, path: str) -> Owner:
     record = os.pread(descriptor, NUM_BYTES, 0)
     if not record.strip(b"\0"):
         raise FileNotFoundError(f"nothing of {path} has reached the disk")
-    if len(record) < OLD_NUM_BYTES or record[:8] != MAGIC:
+    if len(record) < OLD_NUM_BYTES or record[:8] not in (MAGIC, LANES_MAGIC):
         raise CorruptSegmentError(f'{path} is not the commit record of a segment. Run "stepwell verify PATH".')
     record = record.ljust(NUM_BYTES, b"\0")
     for rows, episodes in (struct.unpack_from("<qq", record, 16), struct.unpack_from("<qq", record, 64)):
@@ -546,6 +561,9 @@ def _read_owner(descriptor: int, path: str) -> Owner:
             raise CorruptSegmentError(
                 f'{path}: {rows} rows and {episodes} episodes cannot be. Run "stepwell verify PATH".'
             )
+    lanes = struct.unpack_from("<qq", record, 8 * LANES_WORD)
+    if (record[:8] == LANES_MAGIC) != (lanes[0] > 0) or min(lanes) < 0 or lanes[0] * lanes[1] >= MAX_ROWS:
+        raise CorruptSegmentError(f'{path}: {lanes[0]} lanes of {lanes[1]} rows cannot be. Run "stepwell verify PATH".')
     (pid,) = struct.unpack_from("<I", record, 12)
     boot, start, namespace, host, inode = OWNER.unpack_from(record, OWNER_START)
     return Owner(boot, pid, start, namespace, host.rstrip(b"\0").decode(errors="replace"), inode)

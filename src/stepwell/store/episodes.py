@@ -25,11 +25,14 @@ if TYPE_CHECKING:
 __all__ = [
     "EPISODE_DTYPE",
     "GOES_ON",
+    "LANES_DTYPE",
     "MAX_SKIPPED",
     "Episode",
     "EpisodeTable",
+    "check_lane_records",
     "check_records",
     "is_episodes_header",
+    "is_lanes_header",
     "num_ended_rows",
 ]
 
@@ -49,6 +52,8 @@ EPISODE_DTYPE = np.dtype(
 )
 
 
+# of a segment with lanes: the records are in the order in which their episodes ended, and there are rows between these
+LANES_DTYPE = np.dtype([*EPISODE_DTYPE.descr[:-1], ("piece", "<u4")])
 # as it was before rings: the last four bytes had no meaning, and are zero
 _FIRST_DTYPE = np.dtype([*EPISODE_DTYPE.descr[:-1], ("pad", "V4")])
 GOES_ON = 1 << 31
@@ -114,6 +119,26 @@ class EpisodeTable:
 def num_ended_rows(records: npt.NDArray[Any]) -> int:
     """Return how many rows the episodes of a segment's records take: the row at which an open one begins."""
     return int(records["start"][-1] + records["rows"][-1]) if len(records) else 0
+
+
+def is_lanes_header(head: bytes, num_records: int) -> bool:
+    """Whether a file that begins like this is the ``episodes.npy`` of a segment with lanes."""
+    return head == header_bytes(LANES_DTYPE, (), num_records)
+
+
+def check_lane_records(records: npt.NDArray[Any], segment: str, num_rows: int) -> None:
+    """Refuse records of a segment with lanes and so many rows that cannot be."""
+    if len(records) == 0:
+        return
+    rows, length, start = records["rows"], records["length"], records["start"]
+    order = np.argsort(start, kind="stable")
+    ends = (start + rows)[order]
+    is_misplaced = start.min() < 0 or ends.max() > num_rows or (start[order][1:] < ends[:-1]).any()
+    if is_misplaced or ((rows - length) & ~1).any() or length.min() < 0:
+        raise CorruptSegmentError(
+            f"episodes.npy of segment {segment}: its {len(records)} episodes have rows that cannot be. "
+            'Run "stepwell verify PATH".'
+        )
 
 
 def is_episodes_header(head: bytes, num_records: int) -> bool:

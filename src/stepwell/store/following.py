@@ -102,7 +102,9 @@ class Follower:
 
     def save_table(self) -> bool:
         """Replace the table of sealed segments where it lacks many; return whether it did."""
-        sealed = {segment.key: segment for segment in self._segments.values() if segment.is_sealed}
+        # episodes of lanes do not follow each other, as those of a table do
+        there = self._segments.values()
+        sealed = {segment.key: segment for segment in there if segment.is_sealed and not segment.has_lanes}
         if self._capacity is not None or not self._table.is_behind(len(sealed)):
             return False
         known = self._keys[self._in_table(self._keys)]

@@ -85,6 +85,8 @@ __all__ = [
 
 FORMAT = "stepwell"
 FORMAT_VERSION = 1
+# of stores with segments that have lanes, see lanes.py
+LANES_VERSION = 2
 STORE_JSON = "store.json"
 LOCK = "lock"
 DELETED = "deleted.npy"

@@ -30,7 +30,7 @@ from stepwell.references.trusted_paths import Trust, reach_of
 from stepwell.schema import Schema
 from stepwell.sizes import counted, parse_bytes
 from stepwell.store.beneath import read_file
-from stepwell.store.layout import FORMAT, FORMAT_VERSION, MAX_ROWS, STORE_JSON, step_id
+from stepwell.store.layout import FORMAT, FORMAT_VERSION, LANES_VERSION, MAX_ROWS, STORE_JSON, step_id
 
 __all__ = [
     "SEGMENT_BYTES",
@@ -140,6 +140,8 @@ class StoreRecord:
     uuid: str = field(default_factory=lambda: uuids.uuid4().hex)
     # where its episodes were first written in other stores
     births: tuple[Birth, ...] = ()
+    # whether segments may have lanes, which earlier releases cannot read
+    has_lanes: bool = False
 
     def with_schema(self, schema: Schema) -> StoreRecord:
         """Return the record with another schema."""
@@ -149,7 +151,7 @@ class StoreRecord:
         """Return the record as JSON types."""
         return {
             "format": FORMAT,
-            "version": FORMAT_VERSION,
+            "version": LANES_VERSION if self.has_lanes else FORMAT_VERSION,
             "uuid": self.uuid,
             "fps": self.fps,
             "sync": self.sync,
@@ -165,9 +167,9 @@ class StoreRecord:
         """Return the record that `to_json` wrote."""
         if record.get("format") != FORMAT:
             raise StoreNotFoundError(f"{path} is not the record of a stepwell store.")
-        if record["version"] > FORMAT_VERSION:
+        if record["version"] > LANES_VERSION:
             raise StoreVersionError(
-                f"{path} has format version {record['version']}, this stepwell reads up to {FORMAT_VERSION}. "
+                f"{path} has format version {record['version']}, this stepwell reads up to {LANES_VERSION}. "
                 "Upgrade stepwell."
             )
         features = record["features"]
@@ -186,6 +188,7 @@ class StoreRecord:
             capacity=Capacity.from_json(record.get("capacity")),
             uuid=record["uuid"],
             births=_births(record.get("births", [])),
+            has_lanes=record["version"] >= LANES_VERSION,
         )
 
 

@@ -46,6 +46,7 @@ from stepwell.store.bulk_writing import KeptEpisodes, merge_segments
 from stepwell.store.column_file import EncodedColumn, RawColumn, SegmentFiles, make_column
 from stepwell.store.commit import CommitRecord
 from stepwell.store.encoding import RunWriter
+from stepwell.store.lanes import LaneState
 from stepwell.store.layout import (
     DELETED,
     EPISODES,
@@ -347,7 +348,8 @@ def _joined_record(parts: Sequence[tuple[Path, StoreRecord]], metadata: Mapping[
             raise SchemaError(f"{path} has fps={record.fps}, {first_path} has fps={first.fps}. They must be equal.")
     joined = dict(metadata) if metadata is not None else _joined_metadata(parts)
     new = StoreRecord(schema=first.schema, fps=first.fps, metadata=joined)
-    return replace(new, segment_bytes=first.segment_bytes, sync=first.sync)
+    has_lanes = any(record.has_lanes for _, record in parts)
+    return replace(new, segment_bytes=first.segment_bytes, sync=first.sync, has_lanes=has_lanes)
 
 
 def _joined_trust(stores: Sequence[Store]) -> Trust:
@@ -484,6 +486,9 @@ def _link_sealed(directory: str, target: str) -> None:
 
 def _copy_committed(segment: Segment, target: str, schema: Schema) -> None:
     """Copy what an open segment has committed, as the segment of a dead writer."""
+    if segment.lane_state is not None:
+        _copy_lanes(segment, segment.lane_state, target)
+        return
     os.mkdir(target)
     rows, records, clock = segment.num_rows, segment.records, segment.clock_map()
     with SegmentFiles(target, schema, has_clock=clock is not None) as files:
@@ -498,6 +503,18 @@ def _copy_committed(segment: Segment, target: str, schema: Schema) -> None:
     progress = CommitRecord.create(f"{target}/{PROGRESS}", is_owned=False)
     progress.carry(*segment.carried)
     progress.commit_episode(len(records), rows)
+    progress.close()
+
+
+def _copy_lanes(segment: Segment, state: LaneState, target: str) -> None:
+    """Copy the files of an open segment with lanes as they are: what was not committed before, recovery takes back."""
+    os.mkdir(target)
+    source = str(segment.path)
+    for file in sorted(set(list_directory(source)) - {PROGRESS}):
+        copy_file(f"{source}/{file}", f"{target}/{file}")
+    lanes = len(state.counts), state.capacity
+    progress = CommitRecord.create(f"{target}/{PROGRESS}", is_owned=False, lanes=lanes)
+    progress.commit_rows(state.num_steps)
     progress.close()
 
 

@@ -48,6 +48,7 @@ from stepwell.store.beneath import check_directory, list_directory, open_file
 from stepwell.store.column_file import reserve
 from stepwell.store.commit import CommitRecord
 from stepwell.store.episodes import num_ended_rows
+from stepwell.store.lanes import LANE_MARKS, LANE_STEPS, ROWS_SO_FAR, STAMP, STEPS_SO_FAR
 from stepwell.store.layout import CLOCK as CLOCK_FILE
 from stepwell.store.layout import EPISODES as EPISODES_FILE
 from stepwell.store.layout import (
@@ -89,7 +90,7 @@ NEWEST = (1 << 63) - 2
 FIRST_SEGMENTS, FIRST_EPISODES = 16, 32
 # columns of a segment in the table that the kernel reads, and its words, see `stepwell.store.ring_kernels`
 CLOCK, NUM_ROWS, EPISODES, NUM_EPISODES, ENDED_ROWS, ENDED_WEIGHT, ORDINAL, OFFSETS, HEAD_ROW = range(9)
-FIRST, NUM_COLUMNS = 11, 13
+FIRST, LANES, NUM_COLUMNS = 11, 13, 14
 CUT_STAMP, CUT_ORDINAL = range(2)
 SLACK, OLDEST, OLDEST_ROW, OLDEST_STOP, NUM_WORDS = range(3, 8)
 # a ring is made of about this many segments a live writer: one of them is evicted at a time
@@ -131,6 +132,8 @@ def _newest_stamps(store: str, schema: Schema) -> Iterator[int]:
         with suppress(FileNotFoundError, CorruptSegmentError):
             segment = Segment(f"{store}/{SEGMENTS}/{name}{'' if is_sealed else OPEN_SUFFIX}", schema)
             clock, num_rows = segment.clock_map(), segment.num_rows
+            if segment.has_lanes:
+                clock, num_rows = segment.lane_steps()[:, STAMP], len(segment.lane_steps())
             stamps = segment.records["time_ns"] if clock is None else clock[max(num_rows - 1, 0) : num_rows]
             if len(stamps) and stamps[-1] < LATEST:
                 yield int(stamps[-1])
@@ -173,11 +176,12 @@ class RingCut:
         """Take in a segment of the store, or what its last refresh brought; O(new)."""
         found = self._by_name.get(segment.name)
         if found is None:
-            found = _RingSegment(segment, len(self._segments), self._row_bytes, self._names)
+            kind = _RingLanes if segment.has_lanes else _RingSegment
+            found = kind(segment, len(self._segments), self._row_bytes, self._names)
             found.map_files()
             self._make_room()
             self._table[found.slot] = 0
-            self._table[found.slot, ORDINAL] = segment.ordinal
+            self._table[found.slot, ORDINAL], self._table[found.slot, LANES] = segment.ordinal, segment.has_lanes
             self._segments.append(found)
             self._by_name[segment.name] = found
             self._take(found)
@@ -364,6 +368,40 @@ class _RingSegment:
         return total
 
 
+class _RingLanes(_RingSegment):
+    """A segment with lanes, as the kernel needs it: a row for each vector step; a sealed one is one ended episode."""
+
+    __slots__ = ("_num_steps", "_stamps", "_weights")
+
+    def map_files(self) -> None:
+        """Have room for stamps and weights."""
+        self._num_steps = 0
+        self._stamps, self._weights = np.zeros(FIRST_EPISODES, np.int64), np.zeros(FIRST_EPISODES + 1, np.int64)
+
+    def has_only_grown(self) -> bool:
+        """Whether nothing is to be taken in: never."""
+        return False
+
+    def take(self) -> None:
+        """Take in what the segment's last refresh brought."""
+        lines, known, row = self.segment.lane_steps(), self._num_steps, self.row
+        count = self._num_steps = len(lines)
+        if count > len(self._stamps):
+            stamps, weights = np.zeros(2 * count, np.int64), np.zeros(2 * count + 1, np.int64)
+            stamps[:known], weights[: known + 1] = self._stamps[:known], self._weights[: known + 1]
+            self._stamps, self._weights = stamps, weights
+        self._stamps[known:count] = lines[known:, STAMP]
+        so_far = lines[known:, STEPS_SO_FAR] if self._row_bytes < 0 else lines[known:, ROWS_SO_FAR] * self._row_bytes
+        self._weights[known + 1 : count + 1] = so_far
+        self.most = int(self._weights[count])
+        row[CLOCK], row[OFFSETS], row[NUM_ROWS] = self._stamps.ctypes.data, self._weights.ctypes.data, count
+        self.is_done = self.segment.is_sealed
+        if self.is_done:
+            self._episodes[0] = 0, count, count, 0
+            row[EPISODES], row[NUM_EPISODES] = self._episodes.ctypes.data, 1
+            row[ENDED_ROWS], row[ENDED_WEIGHT] = count, self.most
+
+
 class Evictor:
     """Remove what a ring does not show any more; follows its segments from one call to the next."""
 
@@ -410,7 +448,9 @@ def _directory_name(segment: Segment, locks: ExitStack) -> str:
     if progress is None:
         return ""
     locks.callback(progress.close)
-    if progress.is_sealed or (progress.rows, progress.episodes) != (segment.num_rows, len(segment.records)):
+    state = segment.lane_state
+    seen = (segment.num_rows, len(segment.records)) if state is None else (state.num_steps, progress.episodes)
+    if progress.is_sealed or (progress.rows, progress.episodes) != seen:
         return ""
     return segment.name + OPEN_SUFFIX
 
@@ -426,6 +466,12 @@ def evicted_ids(store: str) -> Int64s:
         ended.look()
         for name, segment in ended.segments.items():
             records, first = segment.records, ended.first_row(name)
+            if segment.has_lanes:
+                gone = segment.rows_before(records, first)
+                rows = records["start"] + np.where(gone == records["length"], 0, gone)
+                rows = rows[gone > 0]
+                found.append(step_id(np.full(len(rows), segment.ordinal, np.int64), rows))
+                continue
             starts = records["start"][records["start"] < first]
             ends = (records["start"] + records["length"])[: len(starts)]
             rows = np.where(ends <= first, starts, first)
@@ -484,7 +530,7 @@ class _EndedSteps:
         return True
 
     def _is_gone(self, segment: Segment) -> bool:
-        num_rows = segment.num_rows
+        num_rows = len(segment.lane_steps()) if segment.has_lanes else segment.num_rows
         if not num_rows or self._cut.first_row(segment.name) < num_rows or self._cut.is_needed(segment.name):
             return False
         return segment.is_sealed or _rises(segment)
@@ -496,7 +542,7 @@ def _is_sound(segment: Segment) -> bool:
         files = read_manifest(f"{segment.path}/{SEGMENT_JSON}")["files"]
         return all(
             _is_as_listed(f"{segment.path}/{name}", files[name])
-            for name in (EPISODES_FILE, CLOCK_FILE)
+            for name in (EPISODES_FILE, CLOCK_FILE, LANE_STEPS, LANE_MARKS)
             if name in files
         )
     except (CorruptSegmentError, OSError):
@@ -511,9 +557,9 @@ def _is_as_listed(path: str, entry: dict[str, Any]) -> bool:
 def _rises(segment: Segment) -> bool:
     """Whether the stamps of a segment that has no checksums yet can be true."""
     clock = segment.clock_map()
-    if clock is None:
+    if clock is None and not segment.has_lanes:
         return True
-    stamps = clock[: segment.num_rows]
+    stamps = segment.lane_steps()[:, STAMP] if clock is None else clock[: segment.num_rows]
     return bool(stamps[0] >= 0 and stamps[-1] < LATEST and (stamps[1:] >= stamps[:-1]).all())
 
 

@@ -25,12 +25,13 @@ __all__ = ["NO_STAMP", "NUM_COLUMNS", "NUM_WORDS", "move_cut"]
 # a segment: address of its rows' stamps; rows; address of its ended episodes (int64 [count, 4]: first row,
 # steps, the row after the last, weight of those before it), their number; rows and weight of all ended ones; ordinal;
 # address of the addresses of its offsets; its head: row, number of the episode, stamp; first row that is shown; what
-# that was when it was returned
+# that was when it was returned; whether it has lanes: then its rows are vector steps, and the address is that of one
+# array, of the weight of those before each
 (
     CLOCK, NUM_ROWS, EPISODES, NUM_EPISODES, ENDED_ROWS, ENDED_WEIGHT, ORDINAL, OFFSETS,
-    HEAD_ROW, HEAD_EPISODE, HEAD_STAMP, FIRST, TOLD,
-) = range(13)  # fmt: skip
-NUM_COLUMNS = 13
+    HEAD_ROW, HEAD_EPISODE, HEAD_STAMP, FIRST, TOLD, LANES,
+) = range(14)  # fmt: skip
+NUM_COLUMNS = 14
 _EPISODE_BYTES = 32
 # of all segments: the newest step that went; weight that may come before any goes; the segment of
 # the oldest step that is left (-1: none), that step's row, and the first row of its segment that goes after a step of
@@ -168,6 +169,8 @@ def _first_at(table: Any, s: Any, stamp: Any) -> Any:
 @kernel
 def _bytes_before(table: Any, s: Any, row: Any, row_bytes: Any, num_encoded: Any) -> Any:
     """Return the bytes of all rows before one; their number where steps are counted."""
+    if table[s, LANES]:
+        return load_u64(table[s, OFFSETS] + 8 * row)
     if row_bytes < 0:
         return row
     total = row * row_bytes

@@ -31,6 +31,7 @@ from stepwell.errors import (
     SchemaError,
     StoreBusyError,
 )
+from stepwell.files.local_files import map_descriptor
 from stepwell.json_text import seal_json
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Schema
@@ -45,7 +46,8 @@ from stepwell.store.beneath import (
 )
 from stepwell.store.column_file import begin_writeback, write_all
 from stepwell.store.commit import CommitRecord, Recover, is_shared, is_silent
-from stepwell.store.episodes import EPISODE_DTYPE, num_ended_rows
+from stepwell.store.episodes import EPISODE_DTYPE, LANES_DTYPE, num_ended_rows
+from stepwell.store.lanes import LANE_FILES, LANE_MARKS, LANE_STEPS, MARK
 from stepwell.store.layout import (
     CLOCK,
     EPISODES,
@@ -101,14 +103,21 @@ def seal_segment(
     sync: bool,
     has_statistics: bool = True,
     checksums: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    lanes: tuple[int, int] = (0, 0),
+    steps: int = 0,
 ) -> str | None:
-    """Seal an open segment and return its new path; one without episodes is removed."""
+    """Seal an open segment and return its new path; one without episodes is removed.
+
+    One with lanes has its committed vector steps in ``steps``, and in ``rows`` the row after the last of any lane.
+    """
     if episodes == 0:
         _remove(path)
         return None
     try:
-        trim_segment(path, schema, rows=rows, episodes=episodes)
-        write_manifest(path, schema, has_statistics=has_statistics, checksums=checksums)
+        if lanes[0]:
+            _trim_lanes(path, rows, steps)
+        trim_segment(path, schema, rows=rows, episodes=episodes, dtype=LANES_DTYPE if lanes[0] else EPISODE_DTYPE)
+        write_manifest(path, schema, has_statistics=has_statistics, checksums=checksums, lanes=lanes)
     except OSError as error:
         raise disk_error(error, 0, path) from error
     sealed = path.removesuffix(OPEN_SUFFIX)
@@ -130,12 +139,30 @@ def _remove(path: str) -> bool:
     return remove_segments(os.path.dirname(directory), [name])
 
 
-def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int) -> None:
+def _trim_lanes(path: str, rows: int, steps: int) -> None:
+    """Cut the files of a segment with lanes, and take back marks of rows that were not committed."""
+    _trim_npy(f"{path}/{LANE_STEPS}", *_lane_file(LANE_STEPS), steps)
+    _trim_npy(f"{path}/{LANE_MARKS}", *_lane_file(LANE_MARKS), rows)
+    descriptor = open_file(f"{path}/{LANE_MARKS}", os.O_RDWR)
+    try:
+        header = header_size(*_lane_file(LANE_MARKS))
+        marks = map_descriptor(descriptor, header + rows * MARK.itemsize, writable=True)[header:].view(MARK)
+        marks[marks > steps] = 0
+    finally:
+        os.close(descriptor)
+
+
+def _lane_file(name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    dtype, shape = LANE_FILES[name]
+    return np.dtype(dtype), shape
+
+
+def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int, dtype: np.dtype[Any] = EPISODE_DTYPE) -> None:
     """Cut every file to what is committed, give ``.npy`` files their true headers, remove what a killed seal left."""
     for entry in list_directory(path):
         if entry.endswith(".tmp"):
             os.unlink(f"{path}/{entry}")
-    _trim_npy(f"{path}/{EPISODES}", EPISODE_DTYPE, (), episodes)
+    _trim_npy(f"{path}/{EPISODES}", dtype, (), episodes)
     trim_lines(f"{path}/{METADATA}", episodes)
     if os.path.lexists(f"{path}/{CLOCK}"):
         _trim_npy(f"{path}/{CLOCK}", np.dtype("<i8"), (), rows)
@@ -157,6 +184,7 @@ def write_manifest(
     *,
     has_statistics: bool = True,
     checksums: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    lanes: tuple[int, int] = (0, 0),
 ) -> None:
     """Compute statistics and checksums of a trimmed segment and write its ``segment.json``; see `seal_segment`."""
     segment = Segment(path, schema, is_trimmed=True)
@@ -168,6 +196,7 @@ def write_manifest(
         "ordinal": segment.ordinal,
         "rows": segment.num_rows,
         "episodes": len(segment.records),
+        **({"lanes": lanes[0], "lane_rows": lanes[1]} if lanes[0] else {}),
         "files": synced_files(path, checksums),
         "statistics": {name: found.to_json() for name, found in statistics.items()},
     }
@@ -296,6 +325,8 @@ class SealQueue:
                 sync=self._sync,
                 has_statistics=self._has_statistics,
                 checksums=segment.checksums,
+                lanes=segment.lanes,
+                steps=commit.rows,
             )
             commit.mark_sealed()
             commit.close()
@@ -355,10 +386,16 @@ def _recover(path: str, schema: Schema, recover: Recover, *, has_statistics: boo
                 LeftOutWarning,
                 stacklevel=5,
             )
-        if rows or episodes:
+        steps, lanes = rows, commit.lanes
+        if lanes[0] and steps:
+            rows, episodes = _close_open_lanes(path, schema, commit)
+        elif not lanes[0] and (rows or episodes):
             rows, episodes = _close_open_episode(path, rows, episodes, commit)
             commit.commit_episode(episodes, rows)
-        seal_segment(path, schema, rows=rows, episodes=episodes, sync=True, has_statistics=has_statistics)
+        seal_segment(
+            path, schema, rows=rows, episodes=episodes, sync=True, has_statistics=has_statistics, lanes=lanes,
+            steps=steps,
+        )  # fmt: skip
         commit.mark_sealed()
         return True
     finally:
@@ -418,6 +455,27 @@ def _close_open_episode(path: str, rows: int, episodes: int, commit: CommitRecor
     finally:
         os.close(descriptor)
     return rows, episodes + 1
+
+
+def _close_open_lanes(path: str, schema: Schema, commit: CommitRecord) -> tuple[int, int]:
+    """Give the open episodes of all lanes records, marked interrupted; returns (row after the last, episodes)."""
+    # The commit record stays as it is: readers that follow it go on, and a kill here leaves it to be done again.
+    segment = Segment(path, schema)
+    ended, opened = segment.records, segment.open_records()
+    opened["interrupted"] = True
+    before = int(ended["time_ns"].max(initial=commit.opened_ns))
+    opened["time_ns"] = max(os.stat(f"{path}/{PROGRESS}").st_mtime_ns, before)
+    trim_lines(f"{path}/{METADATA}", len(ended))
+    with open(open_file(f"{path}/{METADATA}", os.O_WRONLY | os.O_APPEND), "ab") as file:
+        file.write(encode_metadata({}) * len(opened))
+    header = header_size(LANES_DTYPE, ())
+    descriptor = open_file(f"{path}/{EPISODES}", os.O_RDWR)
+    try:
+        write_all(descriptor, opened.tobytes(), header + ended.nbytes, path)
+    finally:
+        os.close(descriptor)
+    ends = [records["start"] + records["rows"] for records in (ended, opened) if len(records)]
+    return max(int(each.max()) for each in ends), len(ended) + len(opened)
 
 
 def remove_earlier(store: Store, key: WriterKey) -> None:

@@ -53,6 +53,9 @@ class SegmentWriter:
     # A row is committed when it is stored in every column; those of slow codecs are stored by threads, which commit,
     # too.
 
+    # how many, and the rows of each, see lanes.py
+    lanes = (0, 0)
+
     def __init__(
         self,
         store: str,
@@ -74,7 +77,7 @@ class SegmentWriter:
         self.num_episodes = 0
         fixed = sum(feature.row_bytes for feature in schema.values() if feature.is_raw)
         self._fixed_bytes = fixed + 8 * sum(not feature.is_raw for feature in schema.values())
-        self.capacity = _first_capacity(self._fixed_bytes)
+        self.capacity = self._first_rows()
         self._metadata_end = 0
         self._queue_bytes = queue_bytes
         self._carried = carried
@@ -106,16 +109,13 @@ class SegmentWriter:
         os.mkdir(directory)
         with ExitStack() as undo:
             undo.callback(shutil.rmtree, directory, ignore_errors=True)
-            self._record = CommitRecord.create(f"{directory}/{PROGRESS}")
+            self._record = CommitRecord.create(f"{directory}/{PROGRESS}", lanes=self.lanes)
             undo.callback(self._record.close)
             self._record.carry(*self._carried)
             if self.note is not None:
                 # before the segment is there, so that every reader sees it in its place
                 write_note(directory, self.note)
-            has_clock = self._clock is not None
-            self._files = SegmentFiles(
-                directory, self.schema, num_rows=self.capacity, has_clock=has_clock, is_mapped=True
-            )
+            self._files = self._make_files(directory)
             undo.callback(self._files.close)
             self._sequential = SequentialColumns.of(self._files.columns, self.schema, self._record, self._queue_bytes)
             self._bind_columns()
@@ -129,6 +129,14 @@ class SegmentWriter:
         if self._is_shared:
             warn_if_shared(self.path)
         self._files.moved(directory, self.path)
+
+    def _first_rows(self) -> int:
+        """Return for how many rows there is room at first."""
+        return _first_capacity(self._fixed_bytes)
+
+    def _make_files(self, directory: str) -> SegmentFiles:
+        has_clock = self._clock is not None
+        return SegmentFiles(directory, self.schema, num_rows=self.capacity, has_clock=has_clock, is_mapped=True)
 
     def _bind_columns(self) -> None:
         """Keep what the hot path needs at hand: (place in the schema, rows or column)."""

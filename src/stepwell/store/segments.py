@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -28,10 +29,29 @@ from stepwell.store.beneath import (
 )
 from stepwell.store.commit import CommitRecord
 from stepwell.store.decode import NameRows, RowError, StoredRows, rows_text
-from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
+from stepwell.store.episodes import (
+    EPISODE_DTYPE,
+    check_lane_records,
+    check_records,
+    is_episodes_header,
+    is_lanes_header,
+    num_ended_rows,
+)
+from stepwell.store.lanes import (
+    EPISODES_SO_FAR,
+    LANE_CARRIED,
+    LANE_FILES,
+    LANE_MARKS,
+    LANE_STEPS,
+    STEP_WORDS,
+    LaneState,
+    open_lane_records,
+    rows_until,
+)
 from stepwell.store.layout import (
     CLOCK,
     EPISODES,
+    MAX_ROWS,
     METADATA,
     OPEN_SUFFIX,
     PROGRESS,
@@ -69,10 +89,13 @@ class Segment:
     __slots__ = (
         "_checked",
         "_directory",
+        "_lane_maps",
+        "_lanes",
         "_progress",
         "_records",
         "_schema",
         "carried",
+        "has_lanes",
         "is_sealed",
         "key",
         "name",
@@ -107,6 +130,10 @@ class Segment:
         self.num_rows = 0
         # (steps, origin) of the open episode that went on in row 0, see progress.py
         self.carried = (0, 0)
+        # whether n environments share it, see lanes.py; while it is open, what is committed of them
+        self.has_lanes = False
+        self._lanes: LaneState | None = None
+        self._lane_maps: dict[str, npt.NDArray[Any]] = {}
         # room for more of them; what is handed out is a view of its front, which never changes
         self._records = np.empty(0, np.uint8)
         self.records: npt.NDArray[Any] = self._records.view(EPISODE_DTYPE)
@@ -136,7 +163,33 @@ class Segment:
     def commit_words(self) -> memoryview[int] | None:
         """The words of its commit record, see `stepwell.store.commit`; None when they do not count."""
         progress = self._progress
-        return None if progress is None or progress.is_cut else progress.words
+        return None if progress is None or progress.is_cut or self.has_lanes else progress.words
+
+    @property
+    def lane_state(self) -> LaneState | None:
+        """What is committed of an open segment with lanes; None of any other."""
+        return self._lanes
+
+    def open_records(self) -> npt.NDArray[Any]:
+        """Return the records that the open episodes of its lanes would have if they ended now, by lane."""
+        state = self._lanes
+        return self.records[:0].copy() if state is None else open_lane_records(state, self.records, self.ordinal)
+
+    def lane_steps(self) -> npt.NDArray[np.int64]:
+        """Return stamp, and rows, steps and ended episodes so far, of each committed vector step: int64 [T, 4]."""
+        state = self._lanes
+        if state is None and not self.is_sealed:
+            return np.empty((0, STEP_WORDS), np.int64)
+        data = self._lane_map(LANE_STEPS, 0 if state is None else state.num_steps)
+        return data if state is None else data[: state.num_steps]
+
+    def lane_marks(self) -> npt.NDArray[np.uint32]:
+        """Return the vector step that wrote each row, from 1 on; 0: no row is there, or it is not committed."""
+        return self._lane_map(LANE_MARKS, self.num_rows)
+
+    def rows_before(self, records: npt.NDArray[Any], step: int) -> npt.NDArray[np.int64]:
+        """Return how many steps of episodes the first ``step`` vector steps wrote, int64 [k]."""
+        return rows_until(self.lane_marks(), records["start"], records["length"], step)
 
     def next_piece(self, records: npt.NDArray[Any]) -> tuple[int, int]:
         """Return of the episode after those of ``records`` its steps in earlier segments, and its origin."""
@@ -152,7 +205,10 @@ class Segment:
             return False
         if progress.is_hidden:
             return self._refresh_hidden()
-        is_same = progress.rows == self.num_rows and progress.episodes == len(self.records)
+        if self._lanes is not None:
+            is_same = progress.rows == self._lanes.num_steps
+        else:
+            is_same = progress.rows == self.num_rows and progress.episodes == len(self.records)
         if is_same and not progress.is_sealed:
             return False
         self._follow()
@@ -183,6 +239,8 @@ class Segment:
         """Map the stamps of its rows: read-only int64 [>= num_rows]; None where it was written without a clock."""
         if self._has_nothing:
             return np.empty(0, "<i8")
+        if self.has_lanes:
+            return None
         directory = self._directory
         if not os.path.lexists(f"{directory}/{CLOCK}"):
             # it may have been sealed since
@@ -290,7 +348,8 @@ class Segment:
                 check_directory(directory)
                 progress = self._progress = CommitRecord.open(f"{directory}/{PROGRESS}")
                 self.carried = progress.carried
-                self._check_size(progress.rows)
+                self.has_lanes = progress.lanes[0] > 0
+                self._check_size(math.prod(progress.lanes) if self.has_lanes else progress.rows)
         except FileNotFoundError:
             if not self._is_unwritten():
                 self._become_sealed()
@@ -299,11 +358,44 @@ class Segment:
         if progress.is_sealed:
             self._become_sealed()
             return
+        if self.has_lanes:
+            self._follow_lanes(progress)
+            return
         # rows before episodes: see progress.py
         rows, episodes = progress.rows, progress.episodes
         if episodes != len(self.records):
             self._add_records(episodes)
         self.num_rows = max(rows, num_ended_rows(self.records))
+
+    def _follow_lanes(self, progress: CommitRecord) -> None:
+        """Take in the vector steps that were committed since."""
+        (num_lanes, capacity), num_steps, before = progress.lanes, progress.rows, self._lanes
+        counts = np.zeros(num_lanes, np.int64) if before is None else before.counts
+        carried = np.zeros((num_lanes, 2), np.int64) if before is None else before.carried
+        if num_steps:
+            if before is None or not before.num_steps:
+                carried = self._lane_map(LANE_CARRIED, num_lanes)[:num_lanes].copy()
+            self.num_rows = num_lanes * capacity
+            starts = np.arange(num_lanes) * capacity
+            # a vector step adds a row to a lane, and a final one
+            most = 2 * (num_steps - (0 if before is None else before.num_steps))
+            room = np.minimum(capacity - counts, most)
+            counts = counts + rows_until(self.lane_marks(), starts + counts, room, num_steps)
+            num_episodes = int(self._lane_map(LANE_STEPS, num_steps)[num_steps - 1, EPISODES_SO_FAR])
+            if num_episodes > len(self.records):
+                self._add_records(num_episodes)
+        self._lanes = LaneState(num_steps, counts, capacity, carried)
+
+    def _lane_map(self, name: str, need: int) -> npt.NDArray[Any]:
+        """Map a file of a segment with lanes that has at least so many entries: an array of them."""
+        found = self._lane_maps.get(name)
+        if found is None or len(found) < need:
+            dtype, shape = LANE_FILES[name]
+            size = np.dtype(dtype).itemsize * math.prod(shape)
+            data = self._map_npy(name, need * size)
+            found = data[: len(data) // size * size].view(dtype).reshape(-1, *shape)
+            self._lane_maps[name] = found
+        return found
 
     @property
     def _has_nothing(self) -> bool:
@@ -348,7 +440,14 @@ class Segment:
 
     def _load_sealed(self) -> None:
         self._add_records(None)
-        self.num_rows = num_ended_rows(self.records)
+        self._lanes, self._lane_maps = None, {}
+        self.num_rows = self._num_sealed_rows()
+
+    def _num_sealed_rows(self) -> int:
+        records = self.records
+        if not self.has_lanes:
+            return num_ended_rows(records)
+        return int((records["start"] + records["rows"]).max(initial=0))
 
     def _take_known(self, records: npt.NDArray[Any]) -> None:
         """Take records from the store's table, if there are as many as the segment's file holds."""
@@ -370,7 +469,10 @@ class Segment:
             count = progress.episodes
         data, num = self._read_records(known, count)
         fresh = np.frombuffer(data, EPISODE_DTYPE)
-        check_records(fresh, self.name, first_row=num_ended_rows(self.records))
+        if self.has_lanes:
+            check_lane_records(fresh, self.name, self.num_rows if count is not None else MAX_ROWS)
+        else:
+            check_records(fresh, self.name, first_row=num_ended_rows(self.records))
         if num * size > len(self._records):
             room = num if count is None else max(2 * num, FIRST_RECORDS)
             grown = np.zeros(room * size, np.uint8)
@@ -390,8 +492,11 @@ class Segment:
             is_whole = length == num * size if count is None else length >= num * size
             if num < known or not is_whole:
                 raise self._damaged(EPISODES, f"{length + header} bytes are not whole records")
-            if count is None and not is_episodes_header(os.pread(descriptor, header, 0), num):
-                raise self._damaged(EPISODES, f"its header is not that of {num} records")
+            head = b"" if count is not None else os.pread(descriptor, header, 0)
+            if count is None and not is_episodes_header(head, num):
+                self.has_lanes = is_lanes_header(head, num)
+                if not self.has_lanes:
+                    raise self._damaged(EPISODES, f"its header is not that of {num} records")
             data = os.pread(descriptor, (num - known) * size, header + known * size)
         except OSError as error:
             raise_from(self._refused(EPISODES, error), error)

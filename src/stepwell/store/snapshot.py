@@ -450,7 +450,9 @@ class Snapshot:
         self._deleted, self._first_rows = deleted, first_rows
         self._metadata = metadata
         self._live = {
-            number: (segment.records, segment.num_rows) for number, segment in segments.open if not segment.is_sealed
+            number: (segment.records, _open_records(segment))
+            for number, segment in segments.open
+            if not segment.is_sealed
         }
 
     @cached_property
@@ -477,22 +479,26 @@ class Snapshot:
             if gone.any():
                 _trim(table, gone)
         if self._first_rows is not None and self._first_rows.any():
-            hidden |= _trim(table, np.clip(self._first_rows[segment_of] - table.start, 0, table.length))
+            gone = np.clip(self._first_rows[segment_of] - table.start, 0, table.length)
+            for number in np.flatnonzero(self._first_rows).tolist():
+                if segments[number].has_lanes:
+                    # what was let go there are vector steps
+                    mine = segment_of == number
+                    gone[mine] = segments[number].rows_before(records[mine], int(self._first_rows[number]))
+            hidden |= _trim(table, gone)
         return table.take(~hidden) if hidden.any() else table
 
     def _records(self) -> tuple[Records, npt.NDArray[np.int64], list[int]]:
         """Return the records of all segments, how many each has, and which are of episodes that are being recorded."""
         own: dict[int, Records] = {}
-        is_opened = np.zeros(len(self.segments), np.bool_)
-        for number, (records, num_rows) in self._live.items():
-            ended = num_ended_rows(records)
-            own[number] = records
-            if num_rows > ended:
-                opened = _open_record(self.segments[number], records, num_rows)
-                own[number] = np.frombuffer(records.tobytes() + opened, EPISODE_DTYPE)
-                is_opened[number] = True
+        num_opened = np.zeros(len(self.segments), np.int64)
+        for number, (records, opened) in self._live.items():
+            own[number] = np.frombuffer(records.tobytes() + opened, EPISODE_DTYPE) if opened else records
+            num_opened[number] = len(opened) // EPISODE_DTYPE.itemsize
         records, counts = self.segments.records(own)
-        return records, counts, (np.cumsum(counts)[is_opened] - 1).tolist()
+        ends = np.cumsum(counts)
+        places = [range(ends[number] - num_opened[number], ends[number]) for number in np.flatnonzero(num_opened)]
+        return records, counts, [place for each in places for place in each]
 
 
 def columns_of(records: Records) -> dict[str, npt.NDArray[Any]]:
@@ -505,10 +511,15 @@ def columns_of(records: Records) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _open_record(segment: Segment, records: Records, num_rows: int) -> bytes:
-    """Return the record that the episode after those of ``records`` would have if it ended now."""
+def _open_records(segment: Segment) -> bytes:
+    """Return the records that the open episodes of a segment would have if they ended now."""
+    if segment.has_lanes:
+        return segment.open_records().tobytes()
+    records = segment.records
     start = num_ended_rows(records)
-    length = num_rows - start
+    length = segment.num_rows - start
+    if length <= 0:
+        return b""
     record = np.zeros((), EPISODE_DTYPE)
     record["start"], record["length"], record["rows"] = start, length, length
     record["cut"], record["origin"] = segment.next_piece(records)

@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +34,7 @@ from stepwell.store.records import Capacity, StoreRecord, Sync, reaching, read_r
 from stepwell.store.ring import Evictor, SegmentLimit
 from stepwell.store.sealing import remove_earlier
 from stepwell.store.snapshot import SegmentList
+from stepwell.store.vector_writer import VectorWriter, check_lanes
 from stepwell.store.writer import Writer
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Mode", "Store"]
 
 Mode = Literal["a", "r"]
+MAX_ENVS = 1 << 16
 _ALL: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
@@ -289,6 +292,37 @@ class Store:
             tag=tag,
             key=None if key is None else self._take_key(key, is_placed=ordinal is not None or tag is not None),
         )
+
+    def vector_writer(self, num_envs: int, *, sync: Sync | None = None) -> VectorWriter:
+        """Return a writer that records steps of ``num_envs`` environments at once, into a ring.
+
+        Args:
+            num_envs: how many environments, 1 to 65,536.
+            sync: when to wait for the disk: "none" (default: the store's), "episode" or "step".
+
+        Raises:
+            ReadOnlyError: the store was opened for reading only.
+            SchemaError: the store is no ring, or has features whose rows are encoded.
+        """
+        self.check_writable("write to it")
+        sync = self._record.sync if sync is None else sync
+        if sync not in ("none", "episode", "step"):
+            raise StepwellError(f'sync={sync!r} is not one of "none", "episode", "step".')
+        if not 1 <= num_envs <= MAX_ENVS:
+            raise StepwellError(f"{num_envs} environments. Allowed: 1 to {MAX_ENVS}.")
+        check_lanes(self.schema or Schema({}), self.capacity)
+        return VectorWriter(self, int(num_envs), sync=sync)
+
+    def ensure_lanes(self) -> None:
+        """Let the store's record say that segments may have lanes."""
+        if self._record.has_lanes:
+            return
+        with locked_store(self._path):
+            record = read_record(self._path)
+            if not record.has_lanes:
+                self.replace_record(replace(record, has_lanes=True))
+            else:
+                self._take_record(record, trusted_mtime(f"{self._path}/{STORE_JSON}"))
 
     def _take_key(self, text: str, *, is_placed: bool) -> WriterKey:
         if self.capacity is not None:

@@ -1,0 +1,250 @@
+"""One open segment with lanes: a vector step of n environments goes into it by one call of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import StepError
+from stepwell.store.column_file import RawColumn, SegmentFiles
+from stepwell.store.lane_kernels import (
+    CAPACITY,
+    COLUMN_WORDS,
+    COLUMNS,
+    COMMIT,
+    COUNTS,
+    ENDS_ALL,
+    EPISODES,
+    FINALS,
+    FIRST_COLUMN,
+    FIRST_ID,
+    FLAGS,
+    HAS_FINAL,
+    HAS_ROWS,
+    IDS,
+    IS_FULL,
+    LANES,
+    MARKS,
+    METADATA_BYTES,
+    METADATA_END,
+    NUM_CALLS,
+    NUM_EPISODES,
+    NUM_ROWS,
+    ORIGINS,
+    ROW_BYTES,
+    SKIPPED,
+    STAMP,
+    STARTS,
+    STEPS,
+    TAKES_PART,
+    TARGET,
+    TERMINATED,
+    TRUNCATED,
+    VALUES,
+    append_lanes,
+)
+from stepwell.store.lanes import LANE_CARRIED, LANE_FILES, LANE_MARKS, LANE_STEPS
+from stepwell.store.layout import step_id
+from stepwell.store.segment_writer import SegmentWriter
+
+__all__ = ["INTERRUPTED", "IS_DISCARDED", "IS_PIECE", "LaneValues", "LaneWriter"]
+
+Int64s = npt.NDArray[np.int64]
+# how episodes end that nothing is said of, as the last eight bytes of a record
+INTERRUPTED, IS_DISCARDED, IS_PIECE = 1 << 16, 1 << 24, -(1 << 63)
+FIRST_STEPS = 1024
+ROWS_OF_COMMIT = 2
+
+
+class LaneValues:
+    """The values of one vector step, in memory of its own: what the kernel copies from."""
+
+    def __init__(self, schema: Any, num_lanes: int) -> None:
+        self.takes_part = np.ones(num_lanes, np.bool_)
+        self.terminated = np.zeros(num_lanes, np.bool_)
+        self.truncated = np.zeros(num_lanes, np.bool_)
+        self.columns = [np.zeros((num_lanes, *feature.fixed_shape), feature.np_dtype) for feature in schema.values()]
+        self.finals = [
+            np.zeros((num_lanes, *feature.fixed_shape), feature.np_dtype) if feature.final else None
+            for feature in schema.values()
+        ]
+        self.ids = np.full(num_lanes, -1, np.int64)
+        self.addresses = [column.ctypes.data for column in self.columns]
+        self.final_addresses = [0 if column is None else column.ctypes.data for column in self.finals]
+
+
+class LaneWriter(SegmentWriter):
+    """Write one segment of n environments, in one thread, and after a fork only in the parent."""
+
+    def __init__(
+        self,
+        store: str,
+        schema: Any,
+        *,
+        values: LaneValues,
+        lane_rows: int,
+        carried: tuple[Int64s, Int64s],
+        sync: str,
+        **options: Any,
+    ) -> None:
+        num_lanes = len(values.takes_part)
+        self.lanes = (num_lanes, lane_rows)
+        self._values, self._carried_lanes = values, carried
+        self.counts = np.zeros(num_lanes, np.int64)
+        self.starts: Int64s = np.arange(num_lanes) * lane_rows
+        self.skipped, self.origins = carried[0].copy(), carried[1].copy()
+        self._scratch = np.zeros(1, np.int64)
+        self._control = np.zeros(FIRST_COLUMN + COLUMN_WORDS * len(schema), np.int64)
+        self._num_lines = 0
+        super().__init__(store, schema, sync=sync, **options)
+
+    def _first_rows(self) -> int:
+        return self.lanes[0] * self.lanes[1]
+
+    def _make_files(self, directory: str) -> SegmentFiles:
+        files = SegmentFiles(directory, self.schema, num_rows=self.capacity, is_mapped=True, lanes=LANE_FILES)
+        try:
+            files.lanes[LANE_MARKS].reserve(self.capacity)
+            files.lanes[LANE_STEPS].reserve(FIRST_STEPS)
+            carried = files.lanes[LANE_CARRIED]
+            carried.reserve(self.lanes[0])
+            carried.rows[...] = np.stack(self._carried_lanes, axis=1)
+        except BaseException:
+            files.close()
+            raise
+        return files
+
+    def _bind_columns(self) -> None:
+        """Write into the control block what does not change from step to step."""
+        control, values, files = self._control, self._values, self._files
+        control[LANES], control[CAPACITY], control[COLUMNS] = *self.lanes, len(self.schema)
+        control[COUNTS], control[STARTS] = self.counts.ctypes.data, self.starts.ctypes.data
+        control[SKIPPED], control[ORIGINS] = self.skipped.ctypes.data, self.origins.ctypes.data
+        control[TAKES_PART], control[IDS] = values.takes_part.ctypes.data, values.ids.ctypes.data
+        control[TERMINATED], control[TRUNCATED] = values.terminated.ctypes.data, values.truncated.ctypes.data
+        control[FIRST_ID] = step_id(self.ordinal, 0)
+        control[MARKS] = files.lanes[LANE_MARKS].rows.ctypes.data
+        self._bind_growing()
+        # what waits for the disk is committed when it is there
+        words = np.frombuffer(self._record.words, np.int64)
+        is_direct = self.sync == "none"
+        control[COMMIT] = words.ctypes.data + 8 * ROWS_OF_COMMIT if is_direct else self._scratch.ctypes.data
+        for number, column in enumerate(files.columns.values()):
+            assert isinstance(column, RawColumn)
+            block = control[FIRST_COLUMN + COLUMN_WORDS * number :][:COLUMN_WORDS]
+            block[TARGET], block[ROW_BYTES] = column.rows.ctypes.data, column.row_bytes
+            block[VALUES], block[FINALS] = values.addresses[number], values.final_addresses[number]
+
+    def _bind_growing(self) -> None:
+        files = self._files
+        self._num_lines = len(files.lanes[LANE_STEPS].rows)
+        self._control[STEPS] = files.lanes[LANE_STEPS].rows.ctypes.data
+        self._control[EPISODES] = files.episodes.rows.ctypes.data
+
+    @property
+    def num_calls(self) -> int:
+        """Vector steps that were appended."""
+        return int(self._control[NUM_CALLS])
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the rows on the disk."""
+        return int(self._control[NUM_ROWS]) * self._fixed_bytes
+
+    @property
+    def is_open_in(self) -> npt.NDArray[np.bool_]:
+        """Which lanes have an open episode, bool [lanes]."""
+        found: npt.NDArray[np.bool_] = self._ends > self.starts
+        return found
+
+    @property
+    def _ends(self) -> Int64s:
+        found: Int64s = np.arange(self.lanes[0]) * self.lanes[1] + self.counts
+        return found
+
+    @property
+    def has_open_episode(self) -> bool:
+        """Whether any lane has an open episode."""
+        return bool(self.is_open_in.any())
+
+    def carry_lanes(self) -> tuple[Int64s, Int64s]:
+        """Return of each lane what `LANE_CARRIED` of the segment says in which its open episode goes on."""
+        is_open = self.is_open_in
+        origins = np.where(self.skipped > 0, self.origins, step_id(self.ordinal, 0) + self.starts)
+        return np.where(is_open, self.skipped + self._ends - self.starts, 0), np.where(is_open, origins, 0)
+
+    def end_pieces(self) -> None:
+        """End all open episodes where a ring cuts them; those that step now have the step's values as final ones."""
+        values, control = self._values, self._control
+        takes_part, is_open = values.takes_part.copy(), self.is_open_in
+        has_final = any(column is not None for column in values.finals)
+        for number, column in enumerate(values.finals):
+            if column is not None:
+                block = control[FIRST_COLUMN + COLUMN_WORDS * number :][:COLUMN_WORDS]
+                block[FINALS] = block[VALUES]
+        try:
+            for takes, is_final in ((is_open & takes_part, has_final), (is_open & ~takes_part, False)):
+                values.takes_part[...] = takes
+                self.end_all(IS_PIECE, has_final=is_final)
+        finally:
+            values.takes_part[...] = takes_part
+
+    def append_step(self, lines: Sequence[bytes] | None, *, has_final: bool) -> bool:
+        """Store and commit the vector step that `LaneValues` hold; False, with nothing stored, where a lane is full."""
+        control = self._control
+        control[HAS_ROWS], control[HAS_FINAL], control[ENDS_ALL] = 1, has_final, 0
+        control[FLAGS] = 0
+        return self._commit(lines)
+
+    def end_all(self, flags: int, *, has_final: bool, lines: Sequence[bytes] | None = None) -> None:
+        """End the open episodes of the environments that take part."""
+        control = self._control
+        control[HAS_ROWS], control[HAS_FINAL], control[ENDS_ALL] = 0, has_final, 1
+        control[FLAGS] = flags
+        if not (self._values.takes_part & self.is_open_in).any():
+            return
+        self._commit(lines)
+
+    def _commit(self, lines: Sequence[bytes] | None) -> bool:
+        control = self._control
+        assert self._clock is not None
+        control[STAMP] = self._stamp = self._clock.next(self._stamp)
+        steps = self._files.lanes[LANE_STEPS]
+        if control[NUM_CALLS] >= self._num_lines:
+            steps.reserve(2 * self._num_lines)
+            self._bind_growing()
+        found = append_lanes(control, False)
+        if found == IS_FULL:
+            return False
+        if found:
+            text = b"{}\n" * found if lines is None else b"".join(lines)
+            self._prepare(found, text)
+            append_lanes(control, True)
+            control[METADATA_BYTES] = 0
+        if self.sync != "none":
+            self._committer.commit(int(self._scratch[0]), 0, is_synced=self.sync == "step" or bool(found))
+        return True
+
+    def _prepare(self, count: int, text: bytes) -> None:
+        """Make room for records of so many episodes, and store their metadata."""
+        control = self._control
+        episodes, first = self._files.episodes, int(control[NUM_EPISODES])
+        if first + count > len(episodes.rows):
+            episodes.reserve(max(first + count, 2 * len(episodes.rows)))
+            self._bind_growing()
+        self._files.metadata.write(text, int(control[METADATA_END]))
+        # taken over by the kernel's commit: no signal comes in between
+        control[METADATA_BYTES] = len(text)
+
+    def close(self) -> Any:
+        """Close the files and return the commit record, still locked, which is closed when the segment is sealed."""
+        self.row = int(self._ends[self.counts > 0].max(initial=0))
+        self.num_episodes = int(self._control[NUM_EPISODES])
+        self._control[...] = 0
+        return super().close()
+
+    def _grow(self, rows: int) -> None:
+        raise StepError(f"{rows} rows in a segment of {self.capacity}")

@@ -1,0 +1,478 @@
+"""The vector writer: a step of n environments by one call, into lanes of one segment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import SchemaError, StepError, WriterClosedError
+from stepwell.schema import Schema, flatten, infer_schema
+from stepwell.sizes import counted
+from stepwell.store.beneath import system_errors
+from stepwell.store.layout import MAX_ROWS
+from stepwell.store.maintenance import add_deleted
+from stepwell.store.records import Capacity, Sync, fixed_row_bytes
+from stepwell.store.ring import LEAST_ROWS, SHARE, RingClock, growing_segments
+from stepwell.store.sealing import SealQueue
+from stepwell.store.values import accept_column, check_mapping, encode_metadata, missing_features_error
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from stepwell.store.lane_writer import LaneValues, LaneWriter
+    from stepwell.store.store import Store
+
+__all__ = ["VectorWriter"]
+
+Flags = npt.ArrayLike
+Int64s = npt.NDArray[np.int64]
+# a step, a final row, and a row for the final one of a cut
+LEAST_LANE_ROWS = 8
+_ndarray = np.ndarray
+_BOOL = np.dtype(np.bool_)
+
+
+class VectorWriter:
+    """Record n environments that step together into a ring.
+
+    Made by ``store.vector_writer(n)``. A vector step is stored and committed by one call, whatever n is; each
+    environment has an episode of its own, which ends when it ends.
+
+    Example:
+        >>> import numpy as np, stepwell
+        >>> from stepwell import Array
+        >>> schema = {"observation": Array(2, final=True), "action": Array((), "int64")}
+        >>> store = stepwell.create(":memory:", schema, capacity=1000)
+        >>> with store.vector_writer(3) as writer:
+        ...     for t in range(4):
+        ...         observation = np.full((3, 2), t, np.float32)
+        ...         done = np.array([False, t == 2, False])
+        ...         step = {"observation": observation, "action": np.arange(3)}
+        ...         ids = writer.append(step, terminated=done, final={"observation": observation})
+        >>> [(episode.length, episode.terminated) for episode in store]
+        [(3, True), (4, False), (1, False), (4, False)]
+
+    Notes:
+        One thread at a time; after a fork only the parent may go on (the child gets WriterClosedError). A vector step
+        is visible to readers everywhere, whole, when `append` returns; a kill at any moment loses at most the one that
+        had not returned. When a lane of the segment is full, all open episodes are cut, as a long one is in any ring:
+        see `stepwell.Writer`.
+    """
+
+    def __init__(self, store: Store, num_envs: int, *, sync: Sync) -> None:
+        self._store, self._sync, self._num_envs = store, sync, num_envs
+        self._pid = os.getpid()
+        self._is_closed = False
+        self._segment: LaneWriter | None = None
+        self._values: LaneValues | None = None
+        self._clock: RingClock | None = None
+        self._columns: list[tuple[str, Any, tuple[int, ...], npt.NDArray[Any]]] = []
+        self._finals: list[tuple[str, npt.NDArray[Any]]] = []
+        # whether all environments take part, and none ends, as the values of the last step say
+        self._is_plain = True
+        # of episodes that were cut: their origins, and the ids of their pieces' first steps; int64 [n] each
+        self._pieces: list[tuple[Int64s, Int64s]] = []
+        self._seals = SealQueue(sync=sync != "none", sealed=store.evictor.evict, has_statistics=False)
+
+    def append(
+        self,
+        step: Mapping[str, Any] | None = None,
+        /,
+        *,
+        terminated: Flags | None = None,
+        truncated: Flags | None = None,
+        final: Mapping[str, Any] | None = None,
+        mask: Flags | None = None,
+        metadata: Mapping[int, Mapping[str, Any]] | None = None,
+        **features: Any,
+    ) -> Int64s:
+        """Store one step of each environment, and end the episodes that end with it.
+
+        Args:
+            step: name to values [n, *shape] of every feature; nested mappings become dotted names.
+            terminated: bool [n], environments that reached a terminal state by this step; default: none.
+            truncated: bool [n], environments whose episode was cut after this step; default: none.
+            final: name to values [n, *shape] of every feature with ``final=True``: what came after the last action,
+                of environments whose episode ends; the values of others are not looked at.
+            mask: bool [n], environments that stepped; nothing is stored of the others. Default: all.
+            metadata: number of an environment to the metadata of its episode, where it ends.
+            features: the same as ``step``, as keywords.
+
+        Returns:
+            The ids of the steps, int64 [n]; -1 where the mask is False.
+
+        Raises:
+            StepError: a feature is missing, unknown, or of another dtype or shape; nothing was written.
+            DiskFullError: no space; nothing of this step is visible, and the writer may be used again.
+            WriterClosedError: the writer was closed, or belongs to another process.
+        """
+        if step is None:
+            step = features
+        segment = self._segment
+        if segment is None or self._pid != os.getpid():
+            segment = self._begin(step)
+        try:
+            num = 0
+            for name, dtype, shape, target in self._columns:
+                value = step[name]
+                if type(value) is not _ndarray or value.dtype is not dtype or value.shape != shape:
+                    value = self._accepted(name, value)
+                target[...] = value
+                num += 1
+            if num != len(step):
+                raise KeyError
+        except KeyError:
+            return self._append_nested(
+                step, terminated=terminated, truncated=truncated, final=final, mask=mask, metadata=metadata
+            )
+        values = self._values
+        assert values is not None
+        if mask is None and terminated is None and truncated is None:
+            if not self._is_plain:
+                self._set_flags(None, None, None)
+        else:
+            self._set_flags(mask, terminated, truncated)
+        if final is not None:
+            self._set_finals(final)
+        lines = None if metadata is None else self._lines(metadata)
+        try:
+            if not segment.append_step(lines, has_final=final is not None):
+                self._cut(segment, lines, has_final=final is not None)
+        except OSError as error:
+            self._raise_from(error)
+        return values.ids.copy()
+
+    def end_episodes(
+        self,
+        mask: Flags | None = None,
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        final: Mapping[str, Any] | None = None,
+        metadata: Mapping[int, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """End the open episodes of some environments, without a step: where they were reset in between.
+
+        Args:
+            mask: bool [n], environments whose episode ends, if one is open; default: all.
+            terminated: see `append`; of all of them.
+            truncated: see `append`; of all of them.
+            final: see `append`.
+            metadata: see `append`.
+
+        Raises:
+            StepError: as for `append`; nothing was written.
+        """
+        self._end(mask, terminated | truncated << 8, final, metadata)
+
+    def discard_episodes(self, mask: Flags | None = None) -> None:
+        """Take back the open episodes of some environments (bool [n]; default: all): they are never shown again.
+
+        They count, and are kept, until their time comes.
+        """
+        from stepwell.store.lane_writer import IS_DISCARDED
+
+        segment = self._segment
+        if segment is None:
+            self._check_usable()
+            return
+        skipped, origins = segment.skipped.copy(), segment.origins.copy()
+        taken = self._end(mask, IS_DISCARDED, None, None)
+        gone = origins[taken & (skipped > 0)]
+        ids = [ids[np.isin(known, gone)] for known, ids in self._pieces]
+        if len(gone) and ids:
+            add_deleted(str(self._store.path), np.unique(np.concatenate(ids)))
+
+    def flush(self) -> None:
+        """Wait until all that was appended is on the disk, whatever ``sync`` says."""
+        self._check_usable()
+        if self._segment is not None:
+            try:
+                self._segment.sync_committed()
+            except OSError as error:
+                self._raise_from(error)
+
+    def close(self) -> None:
+        """Seal the segment and refresh the store that made this writer. May be called twice.
+
+        Episodes that are still open are kept, marked ``interrupted``.
+
+        Raises:
+            DiskFullError: no space for the seal; the steps are kept, the next open seals them.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._pid != os.getpid():
+            return
+        segment, self._segment = self._segment, None
+        try:
+            if segment is not None:
+                self._interrupt(segment)
+                self._seals.add(segment)
+            self._seals.wait()
+            self._seals.check()
+        except OSError as error:
+            self._raise_from(error)
+        self._store.refresh()
+
+    def _interrupt(self, segment: LaneWriter) -> None:
+        from stepwell.store.lane_writer import INTERRUPTED
+
+        assert self._values is not None
+        self._values.takes_part.fill(True)
+        self._is_plain = False
+        try:
+            segment.end_all(INTERRUPTED, has_final=False)
+        except BaseException:
+            # let go of the lock, or no process could recover the segment while this one lives
+            segment.close().close()
+            raise
+
+    @property
+    def num_envs(self) -> int:
+        """How many environments it records."""
+        return self._num_envs
+
+    @property
+    def schema(self) -> Schema | None:
+        """The store's features; None until the first step of a store that was created without a schema."""
+        return self._store.schema
+
+    def __enter__(self) -> VectorWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise WriterClosedError(
+            "a writer is of one process. Send the store, which is as small as its path, and make one there."
+        )
+
+    def __del__(self) -> None:
+        # an abandoned writer leaves what a killed one does, and is recovered the same way
+        segment = getattr(self, "_segment", None)
+        if segment is not None and self._pid == os.getpid():
+            segment.close().close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open"
+        return f"<VectorWriter of {self._store.path.name} {state} {counted(self._num_envs, 'environment')}>"
+
+    # the way in
+
+    def _begin(self, step: Mapping[str, Any]) -> LaneWriter:
+        """Return the segment to write to, made on the first step."""
+        from stepwell.store.lane_writer import LaneValues
+
+        self._check_usable()
+        check_mapping(step)
+        if self._segment is None:
+            schema = self._store.ensure_schema(lambda: infer_schema(self._first_rows(step)))
+            check_lanes(schema, self._store.capacity)
+            if self._values is None:
+                values = self._values = LaneValues(schema, self._num_envs)
+                named = zip(schema.items(), values.columns, values.finals, strict=True)
+                for (name, feature), column, final in named:
+                    self._columns.append((name, feature.np_dtype, column.shape, column))
+                    if final is not None:
+                        self._finals.append((name, final))
+            nothing = np.zeros(self._num_envs, np.int64)
+            self._segment = self._make_segment(schema, (nothing, nothing))
+        return self._segment
+
+    def _first_rows(self, step: Mapping[str, Any]) -> dict[str, Any]:
+        rows = {}
+        for name, values in flatten(step):
+            if len(values) != self._num_envs:
+                raise StepError(f"feature {name!r}: {len(values)} values of {self._num_envs} environments.")
+            rows[name] = values[0]
+        return rows
+
+    def _make_segment(self, schema: Schema, carried: tuple[Int64s, Int64s]) -> LaneWriter:
+        from stepwell.store.lane_writer import LaneWriter
+
+        path, capacity = str(self._store.path), self._store.capacity
+        assert capacity is not None
+        assert self._values is not None
+        with system_errors(path, is_writing=True):
+            self._store.ensure_lanes()
+            if self._clock is None:
+                self._clock = RingClock(path, schema)
+            own = set() if self._segment is None else {self._segment.name}
+            writers = 1 + len(growing_segments(path) - own)
+        return LaneWriter(
+            path,
+            schema,
+            values=self._values,
+            lane_rows=_lane_rows(
+                self._num_envs, writers, fixed_row_bytes(schema), capacity, self._store.record.segment_bytes
+            ),
+            carried=carried,
+            sync=self._sync,
+            confirm=lambda: self._store.check_schema(schema),
+            clock=self._clock,
+        )
+
+    def _accepted(self, name: str, value: Any) -> Any:
+        """Return values of a feature, [n, *shape] of its dtype; StepError where they are not."""
+        schema = self._store.schema
+        assert schema is not None
+        accepted = accept_column(name, schema[name], value)
+        if len(accepted) != self._num_envs:
+            raise StepError(f"feature {name!r}: {len(accepted)} values of {self._num_envs} environments.")
+        return accepted
+
+    def _append_nested(self, step: Mapping[str, Any], **options: Any) -> Int64s:
+        """Append a step with nested mappings, or say what is wrong with its names."""
+        check_mapping(step)
+        schema = self._store.schema
+        assert schema is not None
+        flat = dict(flatten(step))
+        if flat.keys() != schema.keys() or not any(isinstance(value, Mapping) for value in step.values()):
+            raise missing_features_error(schema, flat)
+        return self.append(flat, **options)
+
+    def _set_flags(self, mask: Flags | None, terminated: Flags | None, truncated: Flags | None) -> None:
+        values = self._values
+        assert values is not None
+        self._is_plain = False
+        each = (mask, terminated, truncated)
+        arrays = [
+            None if given is None else self._flags(name, given)
+            for name, given in zip(("mask", "terminated", "truncated"), each, strict=True)
+        ]
+        for target, array, default in zip(
+            (values.takes_part, values.terminated, values.truncated), arrays, (True, False, False), strict=True
+        ):
+            target[...] = default if array is None else array
+        if mask is not None:
+            values.ids.fill(-1)
+        self._is_plain = mask is terminated is truncated is None
+
+    def _flags(self, name: str, given: Flags) -> npt.NDArray[np.bool_]:
+        array = np.asarray(given)
+        if array.dtype != _BOOL or array.shape != (self._num_envs,):
+            raise StepError(
+                f"{name} of dtype {array.dtype} and shape {array.shape}. Give bool [{self._num_envs}], one for each "
+                "environment."
+            )
+        return array
+
+    def _set_finals(self, final: Mapping[str, Any]) -> None:
+        given = dict(flatten(final))
+        names = [name for name, _ in self._finals]
+        if given.keys() != set(names):
+            raise StepError(
+                f"final values of {', '.join(given) or 'no features'}. Give those of all features with final=True: "
+                f"{', '.join(names) or 'there are none'}."
+            )
+        for name, target in self._finals:
+            value = given[name]
+            if type(value) is not _ndarray or value.dtype is not target.dtype or value.shape != target.shape:
+                value = self._accepted(name, value)
+            target[...] = value
+
+    def _lines(self, metadata: Mapping[int, Mapping[str, Any]]) -> list[bytes]:
+        """Return the lines of metadata of the episodes that end, by environment."""
+        values = self._values
+        assert values is not None
+        ends = values.takes_part & (values.terminated | values.truncated)
+        return [encode_metadata(metadata.get(lane, {})) for lane in np.flatnonzero(ends).tolist()]
+
+    def _end(
+        self,
+        mask: Flags | None,
+        flags: int,
+        final: Mapping[str, Any] | None,
+        metadata: Mapping[int, Mapping[str, Any]] | None,
+    ) -> npt.NDArray[np.bool_]:
+        """End the open episodes of some environments; returns which these were."""
+        self._check_usable()
+        segment, values = self._segment, self._values
+        if segment is None or values is None:
+            return np.zeros(self._num_envs, np.bool_)
+        self._set_flags(mask, None, None)
+        self._is_plain = False
+        if final is not None:
+            self._set_finals(final)
+        ends: npt.NDArray[np.bool_] = values.takes_part & segment.is_open_in
+        lines = None
+        if metadata is not None:
+            lines = [encode_metadata(metadata.get(lane, {})) for lane in np.flatnonzero(ends).tolist()]
+        try:
+            segment.end_all(flags, has_final=final is not None, lines=lines)
+        except OSError as error:
+            self._raise_from(error)
+        return ends
+
+    def _cut(self, segment: LaneWriter, lines: list[bytes] | None, *, has_final: bool) -> None:
+        """Go on in a new segment, with this step as its first, and end the pieces of open episodes before it."""
+        origins = segment.carry_lanes()
+        new = self._make_segment(segment.schema, origins)
+        try:
+            # in this order: an episode whose next step cannot be stored is as before
+            new.append_step(lines, has_final=has_final)
+            if self._sync == "episode":
+                new.sync_committed()
+            starts = np.where(segment.is_open_in, new_ids(segment), -1)
+            segment.end_pieces()
+        except BaseException:
+            # without an ended episode it is removed
+            self._seals.add(new)
+            raise
+        known = [piece for piece in self._pieces if np.isin(piece[0], origins[1][origins[0] > 0]).any()]
+        self._pieces = [*known, (origins[1], starts)]
+        self._segment = new
+        self._seals.add(segment)
+        self._seals.check()
+
+    def _raise_from(self, error: OSError) -> NoReturn:
+        with system_errors(self._store.path, is_writing=True):
+            raise error
+
+    def _check_usable(self) -> None:
+        if self._pid != os.getpid():
+            raise WriterClosedError(
+                f"this writer belongs to process {self._pid}, this is {os.getpid()}. "
+                "Make a writer of its own in each process."
+            )
+        if self._is_closed:
+            raise WriterClosedError("the writer is closed. Call store.vector_writer() for a new one.")
+
+
+def new_ids(segment: LaneWriter) -> Int64s:
+    """Return the ids of the first steps of the pieces that lie in a segment, int64 [n]."""
+    return (segment.ordinal << 32) | segment.starts
+
+
+def check_lanes(schema: Schema, capacity: Capacity | None) -> None:
+    """Refuse a store whose segments cannot have lanes."""
+    if capacity is None:
+        raise SchemaError(
+            "a vector writer records into a ring: give create() a capacity. Other stores have a writer for each "
+            "environment, store.writer()."
+        )
+    encoded = [name for name, feature in schema.items() if not feature.is_raw]
+    if encoded:
+        raise SchemaError(
+            f"feature {', '.join(map(repr, encoded))}: rows of a vector writer have one size. Give codec='raw' and a "
+            "shape that does not vary, or have a writer for each environment, store.writer()."
+        )
+
+
+def _lane_rows(num_envs: int, writers: int, row_bytes: int, capacity: Capacity, segment_bytes: int) -> int:
+    """Return the rows of each lane of a segment."""
+    # An eighth of the writer's share of the capacity; at least 1,024, where those are no more than the capacity.
+    row_bytes = max(1, row_bytes)
+    whole = capacity.amount if capacity.unit == "steps" else capacity.amount // row_bytes
+    rows = max(whole // (SHARE * writers * num_envs), min(LEAST_ROWS, whole // num_envs))
+    rows = min(rows, segment_bytes // (num_envs * row_bytes), (MAX_ROWS - 1) // num_envs)
+    return max(rows, LEAST_LANE_ROWS)

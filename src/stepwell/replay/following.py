@@ -29,6 +29,7 @@ from stepwell.replay.episode_records import (
 )
 from stepwell.store import Segment, Store
 from stepwell.store.commit import CARRIED_WORD, EPISODES_WORD, ROWS_WORD, SEALED_WORD
+from stepwell.store.lanes import rows_until
 from stepwell.store.layout import DELETED, SEGMENTS, STORE_JSON, step_id
 from stepwell.store.manifests import ARRANGEMENT_JSON
 from stepwell.store.ring import RingCut
@@ -36,7 +37,7 @@ from stepwell.store.ring import RingCut
 if TYPE_CHECKING:
     from stepwell.replay.episode_records import EpisodeRecords
 
-__all__ = ["FollowedSegment", "Growth", "RingTrimmer", "StoreWatch", "Tail"]
+__all__ = ["FollowedLanes", "FollowedSegment", "Growth", "RingTrimmer", "StoreWatch", "Tail"]
 
 # Two system calls take longer than all else that is done for one step. Deleting episodes or beginning a segment takes
 # twice this time at least, so what a thread changed since it last asked is always noticed.
@@ -212,6 +213,68 @@ class FollowedSegment:
         return self._episodes[first : int(starts.searchsorted(row))]
 
 
+class FollowedLanes(FollowedSegment):
+    """A segment with lanes, as far as it was seen: several of its episodes may be open.
+
+    Attributes:
+        num_steps: vector steps that were seen.
+        open_starts: int64 [k], first rows of the open episodes, ascending.
+        open_episodes: int64 [k], their numbers.
+    """
+
+    __slots__ = ("_by_row", "num_steps", "open_episodes", "open_starts")
+
+    def __init__(self, segment: Segment, number: int) -> None:
+        super().__init__(segment, number)
+        self.num_steps = 0
+        self.open_starts = self.open_episodes = np.empty(0, np.int64)
+        self._by_row: tuple[Int64s, Int64s] | None = None
+
+    def has_news(self) -> bool:
+        """Refresh the segment; return whether it has what was not seen."""
+        segment = self.segment
+        try:
+            segment.refresh()
+        except FileNotFoundError:
+            return False
+        state = segment.lane_state
+        return segment.is_sealed != self.is_sealed or (state is not None and state.num_steps != self.num_steps)
+
+    def add(self, starts: Int64s, episodes: Int64s) -> None:
+        """Take note of episodes and their first rows, in any order."""
+        super().add(starts, episodes)
+        self._by_row = None
+
+    def _sorted(self) -> tuple[Int64s, Int64s]:
+        # another thread may do the same
+        found = self._by_row
+        if found is None:
+            count = self._count
+            order = np.argsort(self._starts[:count], kind="stable")
+            found = self._by_row = self._starts[:count][order], self._episodes[:count][order]
+        return found
+
+    def episodes_at(self, rows: Int64s) -> Int64s:
+        """Return the episode that each row (int64 [n]) would lie in, -1 before the first one."""
+        starts, episodes = self._sorted()
+        found = starts.searchsorted(rows, "right") - 1
+        return np.where(found >= 0, episodes[found], -1) if len(starts) else np.full(len(rows), -1, np.int64)
+
+    def episodes_from(self, rows: Int64s) -> Int64s:
+        """Return the episodes that begin at some rows (int64 [n]); those that none begins at are passed over."""
+        starts, episodes = self._sorted()
+        if not len(starts):
+            return episodes
+        found = np.minimum(starts.searchsorted(rows), len(starts) - 1)
+        return episodes[found[starts[found] == rows]]
+
+    def steps_before(self, lo: Int64s, stop: Int64s, step: int) -> Int64s:
+        """Return how many rows of runs from ``lo`` to before ``stop`` the first ``step`` vector steps wrote."""
+        # a lane has gained a row and a final one at most by each since the last look
+        most = 2 * (step - self.first_row) + 2
+        return rows_until(self.segment.lane_marks(), lo, np.clip(stop - lo, 0, most), step)
+
+
 class RingTrimmer:
     """Find the rows that lie beyond a store's capacity.
 
@@ -246,7 +309,7 @@ class RingTrimmer:
             except FileNotFoundError:
                 # removed since the look at the directory, and only what lies beyond the capacity is
                 cut.forget([one.segment.name])
-                yield one, one.num_rows
+                yield one, one.num_steps if isinstance(one, FollowedLanes) else one.num_rows
         moved = cut.move()
         in_steps = capacity.unit == "steps"
         self.slack, self.boundary = cut.slack if in_steps else 0, None
@@ -324,6 +387,9 @@ class Tail:
         return cls(growing[0], words, [one for one in live if one is not growing[0]], table, trimmer)
 
     def _find_oldest(self, segment: FollowedSegment, row: int, stop: int, records: Int64s, base: int) -> None:
+        if isinstance(segment, FollowedLanes):
+            # vector steps, not rows
+            return
         episode = int(segment.episodes_at(np.array([row]))[0])
         if episode < base:
             return

@@ -41,7 +41,7 @@ from stepwell.replay.episode_records import (
     flags_of,
     records_of,
 )
-from stepwell.replay.following import FollowedSegment, Growth, RingTrimmer, StoreWatch, Tail
+from stepwell.replay.following import FollowedLanes, FollowedSegment, Growth, RingTrimmer, StoreWatch, Tail
 from stepwell.store import Segment, Store
 from stepwell.store.episodes import EPISODE_DTYPE, MAX_SKIPPED, num_ended_rows
 from stepwell.store.layout import split_id, step_id
@@ -390,7 +390,8 @@ class History:
             grown[0, :number], grown[1, :number] = self._ordinals, self._need_rows
             self._ordinals, self._need_rows = grown
         self._ordinals[number] = segment.ordinal
-        followed = self._followed[segment.name] = self._by_ordinal[segment.ordinal] = FollowedSegment(segment, number)
+        followed = (FollowedLanes if segment.has_lanes else FollowedSegment)(segment, number)
+        self._followed[segment.name] = self._by_ordinal[segment.ordinal] = followed
         self.segments.append(segment)
         self.revision += 1
         return followed
@@ -425,6 +426,13 @@ class History:
 
         A writer commits the first step of a piece before it ends the one before it; that one then has all its steps.
         """
+        if isinstance(followed, FollowedLanes):
+            state = followed.segment.lane_state
+            if state is None or followed.num_steps:
+                return False
+            origins = state.carried[state.carried[:, 0] > 0, 1]
+            opened = (one.segment.open_records()["origin"] for one in self._live if one is not followed)
+            return any(np.isin(each, origins).any() for each in opened)
         steps, origin = followed.segment.carried
         if not steps or followed.num_rows:
             return False
@@ -436,6 +444,8 @@ class History:
         for followed in changed:
             segment = followed.segment
             new = segment.records[followed.num_records :]
+            if isinstance(followed, FollowedLanes):
+                new = self._end_lanes(followed, new)
             if followed.open_episode >= 0 and (len(new) or segment.is_sealed):
                 self._end(followed, new)
                 new = new[1:]
@@ -447,7 +457,9 @@ class History:
             segment = followed.segment
             if followed.num_records != len(segment.records):
                 followed.num_records = len(segment.records)
-            if not segment.is_sealed:
+            if isinstance(followed, FollowedLanes):
+                self._extend_lanes(followed)
+            elif not segment.is_sealed:
                 self._extend(followed)
             followed.num_rows = segment.num_rows
             self._need_rows[followed.number] = segment.num_rows
@@ -524,12 +536,92 @@ class History:
             episode = followed.begin(self.table, start, num_rows, skipped, origin)
             self._runs.append((episode, start, num_rows, 0))
 
+    def _end_lanes(self, followed: FollowedLanes, new: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+        """End the open episodes that new records are of; returns the other ones."""
+        starts, numbers = followed.open_starts, followed.open_episodes
+        if not len(starts) or not len(new):
+            return new
+        at = np.minimum(starts.searchsorted(new["start"]), len(starts) - 1)
+        is_known = starts[at] == new["start"]
+        at, ended = at[is_known], new[is_known]
+        episodes = numbers[at]
+        is_open = np.ones(len(starts), np.bool_)
+        is_open[at] = False
+        followed.open_starts, followed.open_episodes = starts[is_open], numbers[is_open]
+        records, base = self.table.window
+        lines = episodes - base
+        is_there = (lines >= 0) & (records[np.maximum(lines, 0), FLAGS] & IS_GONE == 0)
+        episodes, lines, ended = episodes[is_there], lines[is_there], ended[is_there]
+        seen = records[lines, HI_STEP].copy()
+        found = records_of(ended, np.full(len(ended), followed.number))
+        for column in (HI_STEP, HI_FINAL, ORIGIN, FLAGS, SKIPPED):
+            records[lines, column] = found[:, column]
+        is_lost = ended["discarded"] | (records[lines, LO] >= records[lines, HI_STEP])
+        stops = records[lines, HI_STEP]
+        kept = ~ended["discarded"]
+        self._runs.append(np.stack([episodes, seen, stops, np.ones_like(seen)], axis=1)[kept])
+        if is_lost.any():
+            self._evicted.append(self.table.mark_gone(episodes[is_lost]))
+        return new[~is_known]
+
+    def _extend_lanes(self, followed: FollowedLanes) -> None:
+        """Take in the committed rows of the episodes that are being recorded."""
+        state, before = followed.segment.lane_state, (followed.open_starts, followed.open_episodes)
+        if state is None:
+            # sealed: what has no record was not there after a loss of power
+            if len(before[1]):
+                self._evicted.append(self.table.mark_gone(before[1]))
+            followed.open_starts = followed.open_episodes = np.empty(0, np.int64)
+            return
+        followed.num_steps = state.num_steps
+        opened = followed.segment.open_records()
+        starts, stops = opened["start"].copy(), opened["start"] + opened["length"]
+        is_known = np.isin(starts, before[0])
+        episodes = np.empty(len(starts), np.int64)
+        episodes[is_known] = before[1][before[0].searchsorted(starts[is_known])]
+        begun = records_of(opened[~is_known], np.full(len(starts) - int(is_known.sum()), followed.number))
+        begun[:, FLAGS] |= IS_OPEN
+        first = self.table.add(begun)
+        episodes[~is_known] = np.arange(first, first + len(begun))
+        followed.add(begun[:, START].copy(), episodes[~is_known])
+        records, base = self.table.window
+        lines = episodes - base
+        is_there = lines >= 0
+        seen = np.where(is_known, records[np.maximum(lines, 0), HI_STEP], starts)
+        records[lines[is_there], HI_STEP] = records[lines[is_there], HI_FINAL] = stops[is_there]
+        has_grown = is_there & (stops > seen)
+        runs = np.stack([episodes, seen, stops, np.zeros_like(seen)], axis=1)[has_grown]
+        if len(runs):
+            self._runs.append(runs)
+        followed.open_starts, followed.open_episodes = starts, episodes
+
+    def _trim_lanes(self, followed: FollowedLanes, step: int) -> None:
+        """Let go what the first vector steps of a segment with lanes wrote."""
+        records, base = self.table.window
+        episodes = followed.episodes[followed.episodes >= base]
+        episodes = episodes[records[episodes - base, FLAGS] & IS_GONE == 0]
+        lines = episodes - base
+        lo, stop = records[lines, LO], records[lines, HI_STEP]
+        gone = followed.steps_before(lo, stop, step)
+        followed.first_row = step
+        lo = lo + gone
+        is_whole = (lo >= stop) & (records[lines, FLAGS] & IS_OPEN == 0)
+        is_cut = (gone > 0) & ~is_whole
+        if is_whole.any():
+            self._evicted.append(self.table.mark_gone(episodes[is_whole]))
+        if is_cut.any():
+            records[lines[is_cut], LO] = lo[is_cut]
+            self._evicted.append(np.stack([episodes[is_cut], lo[is_cut]], axis=1))
+
     def _trim(self, trimmer: RingTrimmer, changed: list[FollowedSegment]) -> None:
         """Let go what lies beyond the ring's capacity."""
         if self._grown is not None and self._grown not in changed:
             changed = [*changed, self._grown]
         self._grown = None
         for followed, first_row in trimmer.trim(self._followed, changed):
+            if isinstance(followed, FollowedLanes):
+                self._trim_lanes(followed, first_row)
+                continue
             episodes = followed.episodes_before(first_row)
             followed.first_row = first_row
             if not len(episodes):
@@ -557,6 +649,6 @@ class History:
 def _open_piece(segment: Segment) -> tuple[int, int]:
     """Return of the open episode its steps in earlier segments and its origin; (0, -1) where there is none."""
     start = num_ended_rows(segment.records)
-    if segment.is_sealed or segment.num_rows <= start:
+    if segment.is_sealed or segment.has_lanes or segment.num_rows <= start:
         return 0, -1
     return segment.next_piece(segment.records)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from stepwell.errors import CorruptSegmentError
 from stepwell.json_text import parse_json
 from stepwell.replay.contents import Counts, Sample, joined_samples
-from stepwell.replay.episode_records import FLAGS, HI_FINAL, IS_GONE, IS_OPEN, START
+from stepwell.replay.episode_records import FLAGS, HI_FINAL, IS_GONE, IS_OPEN, SEGMENT, START
 from stepwell.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Selector
 from stepwell.store.layout import split_id
 
@@ -149,11 +149,20 @@ def restore_drawn(history: History, arrays: Arrays) -> list[Sample]:
     return [kept] if len(kept.keys) else []
 
 
+def _keys_of(history: History, episodes: Ints, records: Ints) -> Ints:
+    """Return the entry of `Seen` that each episode has, int64 [n]."""
+    ids = history.step_ids(episodes, records[:, START])
+    has_lanes = np.array([getattr(segment, "has_lanes", False) for segment in history.segments], np.bool_)
+    in_lanes = has_lanes[records[:, SEGMENT]] if len(has_lanes) else np.zeros(len(ids), np.bool_)
+    return np.where(in_lanes, ~ids, split_id(ids)[0])
+
+
 class Seen:
     """What a history had seen of its store.
 
     Args:
-        ordinals: int64 [S], of segments, ascending.
+        ordinals: int64 [S], of segments, ascending; of segments with lanes each episode has an entry, the complement
+            of the id of its first row.
         rows: int64 [S], the row after the last one seen of each.
         is_open: bool [S], whether that one's episode was still recorded.
     """
@@ -168,7 +177,7 @@ class Seen:
         records = history.records[: stop - first]
         kept = np.flatnonzero(records[:, FLAGS] & IS_GONE == 0)
         records = records[kept]
-        of = split_id(history.step_ids(kept + first, records[:, START]))[0]
+        of = _keys_of(history, kept + first, records)
         ordinals, line = np.unique(of, return_inverse=True)
         rows = np.zeros(len(ordinals), np.int64)
         is_open = np.zeros(len(ordinals), np.bool_)
@@ -188,7 +197,7 @@ class Seen:
     def unseen(self, runs: Ints, history: History) -> Ints:
         """Return the part of runs, int64 [r, 4], that is new since."""
         records = history.records[runs[:, 0] - history.base]
-        ordinals = split_id(history.step_ids(runs[:, 0], records[:, START]))[0]
+        ordinals = _keys_of(history, runs[:, 0], records)
         line = np.searchsorted(self.ordinals, ordinals)
         known = line < len(self.ordinals)
         line[~known] = 0

@@ -9,8 +9,8 @@ from stepwell.kernels.memory import load_u8, load_u64, memcpy, store_u32, store_
 
 __all__ = ["COLUMN_WORDS", "FIRST_COLUMN", "append_lanes"]
 
-# Words of `control`, int64 [FIRST_COLUMN + COLUMN_WORDS * columns]. Addresses of arrays [lanes]: int64 rows of each, the
-# row at which its open episode begins, steps that this one has in earlier segments, and its origin; uint8 which
+# Words of `control`, int64 [FIRST_COLUMN + COLUMN_WORDS * columns]. Addresses of arrays [lanes]: int64 rows of each,
+# the row at which its open episode begins, steps that this one has in earlier segments, and its origin; uint8 which
 # environments take part, and which terminate and are truncated. Addresses of files: marks, steps, episodes; of the
 # word that commits; of int64 [lanes] for ids. Numbers so far: vector steps, ended episodes, rows, steps of episodes.
 # Of the lines of metadata: where those end that are committed, and the bytes of those of this step.
@@ -39,7 +39,7 @@ def append_lanes(control: Any, is_prepared: Any) -> Any:
         0; or how many episodes end, where that was to be prepared, or -1, where a lane is full: nothing was stored.
     """
     num_lanes, capacity = control[LANES], control[CAPACITY]
-    takes_part, counts, starts = control[TAKES_PART], control[COUNTS], control[STARTS]
+    takes_part, counts = control[TAKES_PART], control[COUNTS]
     has_rows, has_final = control[HAS_ROWS], control[HAS_FINAL]
     num_ends, num_steps = 0, 0
     for lane in range(num_lanes):

@@ -241,7 +241,7 @@ class LaneWriter(SegmentWriter):
 
     def close(self) -> Any:
         """Close the files and return the commit record, still locked, which is closed when the segment is sealed."""
-        self.row = int(self._ends[self.counts > 0].max(initial=0))
+        self.row = self.capacity
         self.num_episodes = int(self._control[NUM_EPISODES])
         self._control[...] = 0
         return super().close()

@@ -38,6 +38,7 @@ __all__ = [
     "STEPS_SO_FAR",
     "STEP_WORDS",
     "LaneState",
+    "check_marks",
     "check_steps",
     "open_lane_records",
     "rows_until",
@@ -109,3 +110,19 @@ def check_steps(steps: Int64s, segment: str) -> None:
     falls = (steps[1:] < steps[:-1]).any() or (len(steps) and steps[0].min() < 0)
     if falls or (len(steps) and (steps[:, STEPS_SO_FAR] > steps[:, ROWS_SO_FAR]).any()):
         raise CorruptSegmentError(f'{LANE_STEPS} of segment {segment}: numbers that fall. Run "stepwell verify PATH".')
+
+
+def check_marks(
+    marks: Marks, records: npt.NDArray[Any], num_steps: int, segment: str, *, is_open: bool = False
+) -> None:
+    """Refuse marks that do not rise along the episodes of ``records``, or that rows without an episode have."""
+    rows = np.repeat(records["start"] - (np.cumsum(records["rows"]) - records["rows"]), records["rows"])
+    rows += np.arange(len(rows))
+    found = marks[rows].astype(np.int64)
+    falls = found[1:] < found[:-1]
+    falls[np.cumsum(records["rows"])[:-1] - 1] = False
+    is_wrong = falls.any() or ((found < 1) | (found > num_steps)).any()
+    if is_wrong or (not is_open and np.count_nonzero(marks) != len(rows)):
+        raise CorruptSegmentError(
+            f'{LANE_MARKS} of segment {segment}: marks that are wrong. Run "stepwell verify PATH".'
+        )

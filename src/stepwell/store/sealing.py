@@ -108,13 +108,14 @@ def seal_segment(
 ) -> str | None:
     """Seal an open segment and return its new path; one without episodes is removed.
 
-    One with lanes has its committed vector steps in ``steps``, and in ``rows`` the row after the last of any lane.
+    One with lanes has committed ``steps`` vector steps; its files keep all rows, which readers may have mapped.
     """
     if episodes == 0:
         _remove(path)
         return None
     try:
         if lanes[0]:
+            rows = lanes[0] * lanes[1]
             _trim_lanes(path, rows, steps)
         trim_segment(path, schema, rows=rows, episodes=episodes, dtype=LANES_DTYPE if lanes[0] else EPISODE_DTYPE)
         write_manifest(path, schema, has_statistics=has_statistics, checksums=checksums, lanes=lanes)
@@ -194,7 +195,7 @@ def write_manifest(
     manifest = {
         "name": segment.name,
         "ordinal": segment.ordinal,
-        "rows": segment.num_rows,
+        "rows": lanes[0] * lanes[1] if lanes[0] else segment.num_rows,
         "episodes": len(segment.records),
         **({"lanes": lanes[0], "lane_rows": lanes[1]} if lanes[0] else {}),
         "files": synced_files(path, checksums),
@@ -388,7 +389,7 @@ def _recover(path: str, schema: Schema, recover: Recover, *, has_statistics: boo
             )
         steps, lanes = rows, commit.lanes
         if lanes[0] and steps:
-            rows, episodes = _close_open_lanes(path, schema, commit)
+            episodes = _close_open_lanes(path, schema, commit)
         elif not lanes[0] and (rows or episodes):
             rows, episodes = _close_open_episode(path, rows, episodes, commit)
             commit.commit_episode(episodes, rows)
@@ -457,8 +458,8 @@ def _close_open_episode(path: str, rows: int, episodes: int, commit: CommitRecor
     return rows, episodes + 1
 
 
-def _close_open_lanes(path: str, schema: Schema, commit: CommitRecord) -> tuple[int, int]:
-    """Give the open episodes of all lanes records, marked interrupted; returns (row after the last, episodes)."""
+def _close_open_lanes(path: str, schema: Schema, commit: CommitRecord) -> int:
+    """Give the open episodes of all lanes records, marked interrupted; returns how many records there are then."""
     # The commit record stays as it is: readers that follow it go on, and a kill here leaves it to be done again.
     segment = Segment(path, schema)
     ended, opened = segment.records, segment.open_records()
@@ -474,8 +475,7 @@ def _close_open_lanes(path: str, schema: Schema, commit: CommitRecord) -> tuple[
         write_all(descriptor, opened.tobytes(), header + ended.nbytes, path)
     finally:
         os.close(descriptor)
-    ends = [records["start"] + records["rows"] for records in (ended, opened) if len(records)]
-    return max(int(each.max()) for each in ends), len(ended) + len(opened)
+    return len(ended) + len(opened)
 
 
 def remove_earlier(store: Store, key: WriterKey) -> None:

@@ -440,7 +440,9 @@ class Segment:
 
     def _load_sealed(self) -> None:
         self._add_records(None)
-        self._lanes, self._lane_maps = None, {}
+        # trimmed by now; marks keep their place
+        self._lanes = None
+        self._lane_maps.pop(LANE_STEPS, None)
         self.num_rows = self._num_sealed_rows()
 
     def _num_sealed_rows(self) -> int:

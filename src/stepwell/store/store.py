@@ -310,7 +310,7 @@ class Store:
             raise StepwellError(f'sync={sync!r} is not one of "none", "episode", "step".')
         if not 1 <= num_envs <= MAX_ENVS:
             raise StepwellError(f"{num_envs} environments. Allowed: 1 to {MAX_ENVS}.")
-        check_lanes(self.schema or Schema({}), self.capacity)
+        check_lanes(self.schema, self.capacity)
         return VectorWriter(self, int(num_envs), sync=sync)
 
     def ensure_lanes(self) -> None:

@@ -453,14 +453,14 @@ def new_ids(segment: LaneWriter) -> Int64s:
     return (segment.ordinal << 32) | segment.starts
 
 
-def check_lanes(schema: Schema, capacity: Capacity | None) -> None:
+def check_lanes(schema: Schema | None, capacity: Capacity | None) -> None:
     """Refuse a store whose segments cannot have lanes."""
     if capacity is None:
         raise SchemaError(
             "a vector writer records into a ring: give create() a capacity. Other stores have a writer for each "
             "environment, store.writer()."
         )
-    encoded = [name for name, feature in schema.items() if not feature.is_raw]
+    encoded = [name for name, feature in (schema or {}).items() if not feature.is_raw]
     if encoded:
         raise SchemaError(
             f"feature {', '.join(map(repr, encoded))}: rows of a vector writer have one size. Give codec='raw' and a "

@@ -40,11 +40,19 @@ from stepwell.store.beneath import (
 )
 from stepwell.store.commit import CommitRecord
 from stepwell.store.decode import StoredRows
-from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
+from stepwell.store.episodes import (
+    EPISODE_DTYPE,
+    check_lane_records,
+    check_records,
+    is_episodes_header,
+    is_lanes_header,
+)
+from stepwell.store.lanes import EPISODES_SO_FAR, LANE_MARKS, LANE_STEPS, MARK, STEP_WORDS, check_marks, check_steps
 from stepwell.store.layout import (
     CLOCK,
     DELETED,
     EPISODES,
+    MAX_ROWS,
     METADATA,
     NEW_PREFIX,
     OPEN_SUFFIX,
@@ -286,7 +294,7 @@ def sealed_checks(path: Path, schema: Schema | None, *, deep: bool = False) -> I
         with suppress(CorruptSegmentError, OSError):
             # numbers from the records, whose own check reports damage
             records = _read_sealed_records(path)
-            manifest |= {"episodes": len(records), "rows": num_ended_rows(records)}
+            manifest |= {"episodes": len(records), "rows": _num_rows(records)}
     files = manifest["files"]
     yield from _checksum_checks(path, files)
     if files:
@@ -299,6 +307,9 @@ def sealed_checks(path: Path, schema: Schema | None, *, deep: bool = False) -> I
     yield Check(path / METADATA, functools.partial(_check_metadata, path, manifest["episodes"]))
     if CLOCK in files:
         yield Check(path / CLOCK, functools.partial(_check_clock, path, num_rows))
+    if LANE_MARKS in files:
+        yield Check(path / LANE_STEPS, functools.partial(_check_lane_steps, path, None))
+        yield Check(path / LANE_MARKS, functools.partial(_check_lane_marks, path, num_rows))
     for name, feature in (schema or {}).items():
         yield Check(path / f"{name}.npy", functools.partial(_check_sealed_column, path, name, feature, num_rows))
         if not feature.is_raw:
@@ -313,7 +324,7 @@ def open_checks(path: Path, schema: Schema | None) -> Iterator[Check]:
     try:
         progress = CommitRecord.open(str(path / PROGRESS))
         # rows before episodes: see progress.py
-        rows, episodes = progress.rows, progress.episodes
+        rows, episodes, lanes = progress.rows, progress.episodes, progress.lanes
         progress.close()
     except FileNotFoundError:
         # sealed meanwhile; or a loss of power came before anything of it was promised
@@ -323,7 +334,12 @@ def open_checks(path: Path, schema: Schema | None) -> Iterator[Check]:
         return
     if rows == episodes == 0:
         return
-    yield Check(path / EPISODES, functools.partial(_check_open_episodes, path, episodes, rows))
+    if lanes[0]:
+        yield Check(path / LANE_STEPS, functools.partial(_check_lane_steps, path, rows))
+        yield Check(path / EPISODES, functools.partial(_check_open_lanes, path, rows, lanes))
+        rows = lanes[0] * lanes[1]
+    else:
+        yield Check(path / EPISODES, functools.partial(_check_open_episodes, path, episodes, rows))
     if os.path.lexists(path / CLOCK):
         yield Check(path / CLOCK, functools.partial(_check_clock, path, rows))
     for name, feature in (schema or {}).items():
@@ -378,13 +394,67 @@ def _read_sealed_records(path: Path) -> npt.NDArray[Any]:
 def _check_sealed_episodes(path: Path, manifest: dict[str, Any]) -> None:
     records = _read_sealed_records(path)
     with open(open_file(path / EPISODES), "rb") as file:
-        if not is_episodes_header(file.read(header_size(EPISODE_DTYPE, ())), len(records)):
-            raise CorruptSegmentError(f"its .npy header is not that of {len(records)} episode records. {RESTORE}")
-    check_records(records, path.name)
-    found = {"episodes": len(records), "rows": num_ended_rows(records)}
+        head = file.read(header_size(EPISODE_DTYPE, ()))
+    if is_lanes_header(head, len(records)):
+        check_lane_records(records, path.name, MAX_ROWS)
+    elif is_episodes_header(head, len(records)):
+        check_records(records, path.name)
+    else:
+        raise CorruptSegmentError(f"its .npy header is not that of {len(records)} episode records. {RESTORE}")
+    found = {"episodes": len(records), "rows": _num_rows(records)}
     listed = {key: manifest.get(key, number) for key, number in found.items()}
+    if is_lanes_header(head, len(records)) and listed["rows"] > found["rows"]:
+        # rows that no episode has
+        found["rows"] = listed["rows"]
     if listed != found:
         raise CorruptSegmentError(f"it has {found}, {SEGMENT_JSON} says {listed}. {RESTORE}")
+
+
+def _num_rows(records: npt.NDArray[Any]) -> int:
+    return int((records["start"] + records["rows"]).max(initial=0))
+
+
+def _read_npy(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...], count: int) -> npt.NDArray[Any]:
+    """Read the first entries of an ``.npy`` file."""
+    num_bytes = count * int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if _size(file) < header_size(dtype, shape) + num_bytes:
+        raise CorruptSegmentError(f"{count} entries were stored, it has {_size(file)} bytes. {RESTORE}")
+    with open(open_file(file), "rb") as opened:
+        opened.seek(header_size(dtype, shape))
+        return np.frombuffer(opened.read(num_bytes), dtype).reshape(count, *shape)
+
+
+def _read_lane_steps(path: Path, count: int | None) -> npt.NDArray[np.int64]:
+    """Read the lines of vector steps; ``count`` is how many were committed, None: all of a sealed segment."""
+    dtype, shape = np.dtype("<i8"), (STEP_WORDS,)
+    file = path / LANE_STEPS
+    if count is None:
+        count = (_size(file) - header_size(dtype, shape)) // (STEP_WORDS * dtype.itemsize)
+        _check_header(file, dtype, shape, count)
+    return _read_npy(file, dtype, shape, count)
+
+
+def _check_lane_steps(path: Path, count: int | None) -> None:
+    check_steps(_read_lane_steps(path, count), path.name)
+
+
+def _check_lane_marks(path: Path, num_rows: int) -> None:
+    _check_header(path / LANE_MARKS, MARK, (), num_rows)
+    check_marks(
+        _read_npy(path / LANE_MARKS, MARK, (), num_rows),
+        _read_sealed_records(path),
+        len(_read_lane_steps(path, None)),
+        path.name,
+    )
+
+
+def _check_open_lanes(path: Path, num_steps: int, lanes: tuple[int, int]) -> None:
+    num_episodes = int(_read_lane_steps(path, num_steps)[-1, EPISODES_SO_FAR])
+    records = _read_records(path, num_episodes)
+    num_rows = lanes[0] * lanes[1]
+    check_lane_records(records, path.name, num_rows)
+    check_marks(_read_npy(path / LANE_MARKS, MARK, (), num_rows), records, num_steps, path.name, is_open=True)
+    _check_lines(path, num_episodes)
 
 
 def _check_metadata(path: Path, num_episodes: int) -> None:
@@ -459,8 +529,7 @@ def _check_offsets(file: Path, start: int, count: int) -> int:
 def _check_decoding(path: Path, name: str, feature: Feature) -> None:
     try:
         records = _read_sealed_records(path)
-        check_records(records, path.name)
-        _check_sealed_column(path, name, feature, num_ended_rows(records))
+        _check_sealed_column(path, name, feature, _num_rows(records))
         _check_blobs(path, name)
     except (CorruptSegmentError, OSError):
         return  # rows that cannot be found; other checks say why
@@ -509,6 +578,10 @@ def _run_problems(stored: StoredRows, feature: Feature, records: npt.NDArray[Any
 def _check_open_episodes(path: Path, num_episodes: int, num_rows: int) -> None:
     records = _read_records(path, num_episodes)
     check_records(records, path.name)
+    _check_lines(path, num_episodes)
+
+
+def _check_lines(path: Path, num_episodes: int) -> None:
     lines = 0
     with open(open_file(path / METADATA), "rb") as file:
         while lines < num_episodes and file.readline(MAX_LINE_BYTES).endswith(b"\n"):

@@ -1,0 +1,131 @@
+"""Tables over a ring that n environments record into at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stepwell
+from stepwell import Array, Store
+from stepwell.replay import Fifo, Pattern, ReplayLoader, Table, transition_fields
+from stepwell.replay.history import History
+
+SCHEMA = {"observation": Array((), "int64", final=True), "action": Array((), "int64")}
+
+
+def rows_of(history: History) -> dict[int, Sequence[int]]:
+    """Return the ids of all steps that are there, by origin and place."""
+    records, base = history.records, history.base
+    found = {}
+    for number in range(base, history.num_seen):
+        segment, start, lo, hi_step, _, skipped, flags, _ = records[number - base].tolist()
+        del segment, start, skipped
+        if not flags & 32 and hi_step > lo:
+            found[number] = history.step_ids(np.full(hi_step - lo, number), np.arange(lo, hi_step)).tolist()
+    return found
+
+
+def ids_of(store: Store) -> list[int]:
+    return sorted(episode.first_step_id + step for episode in store for step in range(episode.length))
+
+
+STEPS = st.integers(1, 5).flatmap(
+    lambda n: st.lists(
+        st.tuples(
+            st.lists(st.booleans(), min_size=n, max_size=n),
+            st.lists(st.integers(0, 6), min_size=n, max_size=n),
+            st.integers(0, 20),
+        ),
+        min_size=1,
+        max_size=60,
+    )
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.sampled_from([20, 60, 10_000]))
+def test_a_history_follows_all_lanes(steps: list[Any], capacity: int) -> None:
+    num_envs = len(steps[0][0])
+    store = stepwell.create(":memory:", SCHEMA, capacity=capacity)
+    reader = stepwell.open(store.path, mode="r")
+    history, late = History(store), None
+    seen: set[int] = set()
+    came: dict[int, int] = {}
+    with store.vector_writer(num_envs) as writer:
+        for number, (mask, ends, kind) in enumerate(steps):
+            numbers = np.arange(number * num_envs, (number + 1) * num_envs)
+            if kind == 0:
+                writer.discard_episodes(np.array(mask))
+            elif kind == 1:
+                writer.end_episodes(np.array(mask), final={"observation": -numbers})
+            else:
+                options = {"mask": np.array(mask)} if kind % 2 else {}
+                done = np.array(ends) == 0
+                writer.append(
+                    observation=numbers, action=numbers, truncated=done, final={"observation": -numbers}, **options
+                )
+            if kind % 4 == 3:
+                # several steps at once
+                continue
+            advance = history.advance()
+            reader.refresh()
+            assert sorted(sum(rows_of(history).values(), [])) == ids_of(reader)
+            for episode, first, stop, _ in advance.runs.tolist():
+                # each row comes once
+                assert first >= came.get(episode, 0)
+                came[episode] = stop
+            seen.update(advance.runs[:, 0].tolist())
+            if number == len(steps) // 2:
+                late = History(store)
+    for each in (history, late):
+        if each is not None:
+            each.advance()
+            reader.refresh()
+            assert sorted(sum(rows_of(each).values(), [])) == ids_of(reader)
+            assert not (each.records[: each.num_seen - each.base, 6] & 4).any()
+            each.close()
+
+
+@pytest.mark.parametrize("capacity", [300, 5000])
+def test_batches_are_those_of_the_environments(capacity: int) -> None:
+    num_envs = 7
+    store = stepwell.create(":memory:", SCHEMA, capacity=capacity)
+    table = Table(store, remover=Fifo(), pattern=Pattern(length=1, ahead=1, ends="keep"))
+    fields = {"now": "observation", "next": stepwell.Window("observation", offsets=[1]), "action": "action"}
+    loader = ReplayLoader(table, fields, batch_size=64, timeout=5)
+    rng = np.random.default_rng(0)
+    time = np.zeros(num_envs, np.int64)
+    episode = np.arange(num_envs)
+    next_episode = num_envs
+    with store.vector_writer(num_envs) as writer:
+        for step in range(600):
+            done = rng.random(num_envs) < 0.05
+            values = episode * 10_000 + time
+            mask = rng.random(num_envs) < 0.8
+            writer.append(observation=values, action=values, terminated=done, mask=mask,
+                          final={"observation": values + 1})  # fmt: skip
+            time += mask
+            for env in np.flatnonzero(done & mask).tolist():
+                time[env], episode[env], next_episode = 0, next_episode, next_episode + 1
+            if step > 20 and step % 5 == 0:
+                batch = next(loader)
+                assert (batch["now"] == batch["action"]).all()
+                assert (batch["next"].reshape(-1) == batch["now"] + 1).all()
+    assert table.size > 0.8 * min(capacity, 600 * num_envs * 0.8) - num_envs * 3
+
+
+def test_transitions_over_cuts_are_whole() -> None:
+    store = stepwell.create(":memory:", SCHEMA, capacity=100)
+    fields, transform = transition_fields("observation", "action", reward="action", n_step=3)
+    del fields, transform
+    table = Table(store)
+    with store.vector_writer(2) as writer:
+        for t in range(400):
+            writer.append(observation=np.full(2, t), action=np.full(2, t))
+            assert table.follow() <= 2
+    assert table.size > 90

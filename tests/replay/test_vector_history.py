@@ -96,7 +96,7 @@ def test_batches_are_those_of_the_environments(capacity: int) -> None:
     num_envs = 7
     store = stepwell.create(":memory:", SCHEMA, capacity=capacity)
     table = Table(store, remover=Fifo(), pattern=Pattern(length=1, ahead=1, ends="keep"))
-    fields = {"now": "observation", "next": stepwell.Window("observation", offsets=[1]), "action": "action"}
+    fields = {"now": "observation", "next": stepwell.Field("observation", offsets=[1]), "action": "action"}
     loader = ReplayLoader(table, fields, batch_size=64, timeout=5)
     rng = np.random.default_rng(0)
     time = np.zeros(num_envs, np.int64)
@@ -119,13 +119,33 @@ def test_batches_are_those_of_the_environments(capacity: int) -> None:
     assert table.size > 0.8 * min(capacity, 600 * num_envs * 0.8) - num_envs * 3
 
 
-def test_transitions_over_cuts_are_whole() -> None:
+def test_items_of_cut_episodes_reach_over_the_cut() -> None:
     store = stepwell.create(":memory:", SCHEMA, capacity=100)
-    fields, transform = transition_fields("observation", "action", reward="action", n_step=3)
-    del fields, transform
-    table = Table(store)
+    table = Table(store, pattern=Pattern(length=1, ahead=1))
+    fields = {"now": "observation", "next": stepwell.Field("observation", offsets=[1])}
+    loader = ReplayLoader(table, fields, batch_size=200, timeout=5)
     with store.vector_writer(2) as writer:
         for t in range(400):
             writer.append(observation=np.full(2, t), action=np.full(2, t))
-            assert table.follow() <= 2
+            assert table.follow() <= 4
+            if t > 60:
+                batch = next(loader)
+                assert (batch["next"].reshape(-1) == batch["now"] + 1).all()
     assert table.size > 90
+
+
+def test_a_checkpoint_in_mid_episode_goes_on(tmp_path: Any) -> None:
+    store = stepwell.create(tmp_path / "ring.well", SCHEMA, capacity=200)
+    table = Table(store, pattern=Pattern(length=1, ahead=1))
+    with store.vector_writer(3) as writer:
+        for t in range(30):
+            writer.append(observation=np.full(3, t), action=np.full(3, t), truncated=np.arange(3) == t % 5)
+            table.follow()
+        state = table.save_state(tmp_path / "table.npz")
+        before = table.size
+        for t in range(30, 60):
+            writer.append(observation=np.full(3, t), action=np.full(3, t), truncated=np.arange(3) == t % 5)
+        table.follow()
+        resumed = Table.resume(stepwell.open(store.path, mode="r"), state)
+        resumed.follow()
+        assert resumed.size == table.size > before

@@ -22,9 +22,10 @@ def make_envs(mode, kind=SyncVectorEnv, **options):
     )
 
 
-@pytest.fixture
-def store(tmp_path):
-    with stepwell.create(tmp_path / "vector.well", schema_of(CountingEnv())) as store:
+# a ring has one vector writer for all environments, other stores have a writer for each
+@pytest.fixture(params=[None, 10_000], ids=["plain", "ring"])
+def store(request, tmp_path):
+    with stepwell.create(tmp_path / "vector.well", schema_of(CountingEnv()), capacity=request.param) as store:
         yield store
 
 
@@ -114,10 +115,11 @@ def test_a_masked_reset_ends_only_the_chosen(store):
     assert [(e["length"], e["metadata"]) for e in by_env[1]] == [(2, {"closed": True})]
 
 
+@pytest.mark.parametrize("capacity", [None, 10_000])
 @pytest.mark.parametrize("mode", MODES)
-def test_infos_are_those_of_the_environment_and_the_episode(tmp_path, mode):
+def test_infos_are_those_of_the_environment_and_the_episode(tmp_path, mode, capacity):
     schema = schema_of(make_envs(mode), infos={"depth.t": Array((), "int64")})
-    with stepwell.create(tmp_path / "infos.well", schema) as store:
+    with stepwell.create(tmp_path / "infos.well", schema, capacity=capacity) as store:
         with VectorRecorder(make_envs(mode), store, episode_infos=("is_success", "depth.t")) as envs:
             run_vector(envs, 20)
         store.refresh()
@@ -173,7 +175,13 @@ def test_a_refused_value_of_one_environment_leaves_the_others_whole(store, mode)
             raise StepError("feature 'reward': refused by the test")
         return original(reward, find)
 
-    recorder._columns.outcome = outcome
+    def outcomes(rewards, mask, find):
+        if np.isnan(rewards).any():
+            raise StepError("one of them is refused")
+        return all_at_once(rewards, mask, find)
+
+    all_at_once = recorder._columns.outcomes
+    recorder._columns.outcome, recorder._columns.outcomes = outcome, outcomes
     with pytest.raises(StepError, match="refused by the test"):
         run_vector(recorder, 40)
     # the loop that the caller had to leave goes on from a reset

@@ -248,17 +248,32 @@ class StepColumns:
         """Return the columns of an action."""
         return self._action.flatten(value)
 
+    def outcomes(
+        self, rewards: Any, mask: npt.NDArray[np.bool_], find: Callable[[str, int], Any]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return `outcome` of n environments at once; infos are looked for where the mask is True."""
+        columns = {"reward": np.asarray(self._reward.stored(np.reshape(rewards, mask.shape)))}
+        for name in self.infos:
+            feature = self._infos[name].feature
+            values = np.zeros((len(mask), *feature.fixed_shape), feature.np_dtype)
+            for env in np.flatnonzero(mask).tolist():
+                values[env] = self._info(name, find(name, env))
+            columns[f"{INFO}.{name}"] = values
+        return columns
+
+    def _info(self, name: str, value: Any) -> Any:
+        if value is MISSING:
+            raise StepError(
+                f"feature 'info.{name}': the environment gave no such info at this step. "
+                "Record it with episode_infos= instead."
+            )
+        return self._infos[name].stored(value) if name in self._infos else value
+
     def outcome(self, reward: Any, find: Callable[[str], Any]) -> dict[str, Any]:
         """Return the columns of what a step returned besides its observation."""
         columns: dict[str, Any] = {"reward": self._reward.stored(np.reshape(reward, ()))}
         for name in self.infos:
-            value = find(name)
-            if value is MISSING:
-                raise StepError(
-                    f"feature 'info.{name}': the environment gave no such info at this step. "
-                    "Record it with episode_infos= instead."
-                )
-            columns[f"{INFO}.{name}"] = self._infos[name].stored(value) if name in self._infos else value
+            columns[f"{INFO}.{name}"] = self._info(name, find(name))
         return columns
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -12,6 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import iterate
 
 from stepwell.errors import SchemaError, StepError
+from stepwell.recorders.lane_tracks import Columns, LaneTracks
 from stepwell.recorders.spaces import MISSING, StepColumns
 from stepwell.recorders.tracks import EpisodeBuffer, EpisodeTrack, check_metadata_names, to_metadata
 
@@ -39,8 +40,9 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
     Args:
         envs: the vector environment.
         store: where the episodes go.
-        writers: number of writers; default: one an environment, with one open segment each, so that a crash loses only
-            what was not committed. With fewer, the running episode of each environment is kept in memory and written
+        writers: number of writers. Default: in a ring whose features are all raw, one vector writer for all
+            environments (see `stepwell.store.VectorWriter`); else one an environment, with one open segment each. A
+            crash loses only what was not committed. With fewer, the running episode of each environment is kept in memory and written
             when it ends (environment i by writer ``i % writers``): fewer open segments, but a crash loses the running
             episodes.
         infos: keys of ``infos`` stored at every step, as in `EpisodeRecorder`.
@@ -88,6 +90,15 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
         self._columns = StepColumns(envs.single_observation_space, envs.single_action_space, store.schema, infos, False)
         self._episode_infos = tuple(episode_infos)
         self._episode_metadata = dict(metadata or {})
+        self._lanes: LaneTracks | None = None
+        self._resets_next = np.zeros(envs.num_envs, dtype=bool)
+        self._may_reset_twice = isinstance(envs.unwrapped, AsyncVectorEnv) and not envs.unwrapped.shared_memory
+        self._last_infos: Infos = {}
+        if writers is None and self._may_have_lanes(store):
+            self._writers: Sequence[Any] = [store.vector_writer(envs.num_envs)]
+            self._lanes = LaneTracks(self._writers[0], self._episode_metadata)
+            self._is_recording = True
+            return
         num_writers = envs.num_envs if writers is None else writers
         if not 1 <= num_writers <= envs.num_envs:
             raise SchemaError(f"writers={writers}: allowed is 1 to the number of environments, {envs.num_envs}.")
@@ -97,10 +108,13 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
             ragged = self._columns.ragged_names
             sinks = [EpisodeBuffer(self._writers[i % num_writers], ragged) for i in range(envs.num_envs)]
         self._tracks = [EpisodeTrack(sink) for sink in sinks]
-        self._resets_next = np.zeros(envs.num_envs, dtype=bool)
-        self._may_reset_twice = isinstance(envs.unwrapped, AsyncVectorEnv) and not envs.unwrapped.shared_memory
-        self._last_infos: Infos = {}
         self._is_recording = True
+
+    def _may_have_lanes(self, store: Store) -> bool:
+        """Whether a vector writer takes what is recorded: into a ring, rows of one size, and no target of tables."""
+        if getattr(store, "capacity", None) is None or store.schema is None:
+            return False
+        return all(feature.is_raw for feature in store.schema.values())
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -110,37 +124,42 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
         given = dict(options or {})
         mask = given.pop("reset_mask", None)
         chosen = range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist()
-        for i in chosen:
-            self._end(i, self._last_infos, reset=True)
+        self._end_all(chosen, reset=True)
         observations, infos = self.env.reset(seed=seed, options=options)
         # Gymnasium 1.4 without shared memory forgets that this reset replaces the one that was due, and resets again at
         # the next step. Other versions may not: that episode is left out, for neither guess is safe.
         unknown = self._resets_next & self._may_reset_twice
         self._resets_next[list(chosen)] = False
-        if self._is_recording:
+        chosen = [i for i in chosen if not unknown[i]]
+        if self._is_recording and self._lanes is not None:
+            metadata = {i: _reset_metadata(seed, given, i) for i in chosen}
+            self._lanes.begin(self._mask_of(chosen), self._observed(observations), metadata)
+        elif self._is_recording:
             singles = self._singles(observations)
             for i in chosen:
-                if not unknown[i]:
-                    self._begin(i, singles[i], _reset_metadata(seed, given, i))
+                self._begin(i, singles[i], _reset_metadata(seed, given, i))
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments and store the step of each that is not the row of a reset."""
         if not self._is_recording:
             return cast("tuple[Any, Any, Any, Any, dict[str, Any]]", self.env.step(actions))
-        single_actions = list(iterate(self.env.action_space, actions))
-        stored = [
-            self._columns.action(action) if track.is_recording else {}
-            for track, action in zip(self._tracks, single_actions, strict=True)
-        ]
+        stored: Any
+        if self._lanes is not None:
+            stored = self._columns.action(actions) if self._lanes.is_recording.any() else {}
+        else:
+            single_actions = list(iterate(self.env.action_space, actions))
+            stored = [
+                self._columns.action(action) if track.is_recording else {}
+                for track, action in zip(self._tracks, single_actions, strict=True)
+            ]
         try:
             result = self.env.step(actions)
-            errors = self._record_all(stored, result)
+            errors = self._record_all(stored, result) if self._lanes is None else self._record_lanes(stored, result)
         except BaseException:
             # which environments moved is unknown: later steps must not be joined to the stored ones
             self._resets_next[:] = False
-            for i in range(self.num_envs):
-                self._end(i, self._last_infos, failed=True)
+            self._end_all(range(self.num_envs), failed=True)
             raise
         if errors:
             raise errors[0]
@@ -155,14 +174,121 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
                 self._is_recording = False
                 for writer in self._writers:
                     stack.callback(writer.close)
-                for i in reversed(range(self.num_envs)):
-                    stack.callback(self._end, i, self._last_infos, closed=True)
+                groups = [range(self.num_envs)] if self._lanes is not None else [[i] for i in range(self.num_envs)]
+                for group in reversed(groups):
+                    stack.callback(self._end_all, group, closed=True)
 
     def __enter__(self) -> VectorRecorder:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def _record_lanes(self, actions: Columns, result: tuple[Any, Any, Any, Any, Infos]) -> list[Exception]:
+        """Record the step of all environments at once; what is refused of one drops its episode, and no other."""
+        lanes = self._lanes
+        assert lanes is not None
+        observations, rewards, terminations, truncations, infos = result
+        begins = self._resets_next
+        ends = [np.asarray(flags, np.bool_) & ~begins for flags in (terminations, truncations)]
+        done = ends[0] | ends[1]
+        resets = done if self._mode == "SameStep" else np.zeros_like(done)
+        self._resets_next = done if self._mode == "NextStep" else np.zeros_like(done)
+        mask = lanes.is_recording & ~begins
+        errors: dict[int, Exception] = {}
+
+        def find(name: str, i: int) -> Any:
+            return _find_vector_info(infos.get("final_info", {}) if resets[i] else infos, name, i)
+
+        observed = self._all_or_each(
+            lambda: self._observed(observations), lambda i: self._observed(self._singles(observations)[i]), errors
+        )
+        outcome = self._all_or_each(
+            lambda: self._columns.outcomes(rewards, mask, find),
+            lambda i: self._columns.outcome(rewards[i], lambda name: find(name, i)) if mask[i] else {},
+            errors,
+        )
+        finals = self._finals(observed, infos, resets & mask, errors)
+        if errors:
+            refused = self._mask_of(errors)
+            lanes.discard(refused)
+            mask, begins = mask & ~refused, begins & ~refused
+        metadata = {}
+        if self._episode_infos:
+            metadata = {
+                i: self._infos_of(lambda name, i=i: find(name, i)) for i in np.flatnonzero(done & mask).tolist()
+            }
+        lanes.step(mask, {**actions, **outcome}, observed, finals, *ends, metadata)
+        if begins.any() or resets.any():
+            lanes.begin(begins | resets, observed, {})
+        self._last_infos = infos
+        return [error for _, error in sorted(errors.items())]
+
+    def _all_or_each(
+        self, convert: Callable[[], Columns], convert_one: Callable[[int], Columns], errors: dict[int, Exception]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns of all environments; where that fails, those of each that does not, and zeros."""
+        try:
+            return dict(convert())
+        except StepError as error:
+            rows: dict[int, Columns] = {}
+            for i in range(self.num_envs):
+                try:
+                    rows[i] = convert_one(i)
+                except Exception as refused:
+                    errors[i] = refused
+            found = max(rows.values(), key=len, default={})
+            if not found:
+                raise error from None
+        columns = {
+            name: np.zeros((self.num_envs, *np.shape(value)), np.asarray(value).dtype) for name, value in found.items()
+        }
+        for i, row in rows.items():
+            for name, value in row.items():
+                columns[name][i] = value
+        return columns
+
+    def _finals(
+        self,
+        observed: dict[str, npt.NDArray[Any]],
+        infos: Infos,
+        resets: npt.NDArray[np.bool_],
+        errors: dict[int, Exception],
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the observations after the last steps of episodes that end."""
+        if not resets.any():
+            return observed
+        finals = {name: values.copy() for name, values in observed.items()}
+        for i in np.flatnonzero(resets).tolist():
+            try:
+                for name, value in self._observed(self._final_observation(infos, i)).items():
+                    finals[name][i] = value
+            except Exception as refused:
+                errors[i] = refused
+        return finals
+
+    def _mask_of(self, environments: Iterable[int]) -> npt.NDArray[np.bool_]:
+        mask = np.zeros(self.num_envs, np.bool_)
+        mask[list(environments)] = True
+        return mask
+
+    def _infos_of(self, find: Callable[[str], Any]) -> dict[str, Any]:
+        found = {name: find(name) for name in self._episode_infos}
+        return {name: to_metadata(value) for name, value in found.items() if value is not MISSING}
+
+    def _end_all(self, environments: Iterable[int], **marks: bool) -> None:
+        """End running episodes that neither terminated nor were truncated."""
+        infos = self._last_infos
+        if self._lanes is None:
+            for i in environments:
+                self._end(i, infos, **marks)
+            return
+        mask = self._mask_of(environments) & self._lanes.is_recording
+        metadata = {
+            i: {**self._infos_of(lambda name, i=i: _find_vector_info(infos, name, i)), **marks}
+            for i in np.flatnonzero(mask).tolist()
+        }
+        self._lanes.end(mask, metadata)
 
     def _record_all(self, actions: list[dict[str, Any]], result: tuple[Any, Any, Any, Any, Infos]) -> list[Exception]:
         errors = []
@@ -205,8 +331,7 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
         self._tracks[i].begin(self._observed(observation), {**self._episode_metadata, **metadata})
 
     def _end(self, i: int, infos: Infos, *, terminated: bool = False, truncated: bool = False, **marks: bool) -> None:
-        found = {name: _find_vector_info(infos, name, i) for name in self._episode_infos}
-        values = {name: to_metadata(value) for name, value in found.items() if value is not MISSING}
+        values = self._infos_of(lambda name: _find_vector_info(infos, name, i))
         self._tracks[i].end(terminated=terminated, truncated=truncated, **values, **marks)
 
     def _observed(self, observation: Any) -> dict[str, Any]:

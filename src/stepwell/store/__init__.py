@@ -7,6 +7,7 @@ from stepwell.store.rewrite import concatenate
 from stepwell.store.segments import Segment
 from stepwell.store.store import Store
 from stepwell.store.values import EncodedRows
+from stepwell.store.vector_writer import VectorWriter
 from stepwell.store.writer import Writer
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "EpisodeTable",
     "Segment",
     "Store",
+    "VectorWriter",
     "Writer",
     "concatenate",
     "create",

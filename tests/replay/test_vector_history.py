@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,22 +11,22 @@ from hypothesis import strategies as st
 
 import stepwell
 from stepwell import Array, Store
-from stepwell.replay import Fifo, Pattern, ReplayLoader, Table, transition_fields
+from stepwell.replay import Fifo, Pattern, ReplayLoader, Table
+from stepwell.replay.episode_records import IS_GONE
 from stepwell.replay.history import History
 
 SCHEMA = {"observation": Array((), "int64", final=True), "action": Array((), "int64")}
 
 
-def rows_of(history: History) -> dict[int, Sequence[int]]:
-    """Return the ids of all steps that are there, by origin and place."""
+def steps_of(history: History) -> list[int]:
+    """Return the ids of all steps that are there, ascending."""
     records, base = history.records, history.base
-    found = {}
+    found: list[int] = []
     for number in range(base, history.num_seen):
-        segment, start, lo, hi_step, _, skipped, flags, _ = records[number - base].tolist()
-        del segment, start, skipped
-        if not flags & 32 and hi_step > lo:
-            found[number] = history.step_ids(np.full(hi_step - lo, number), np.arange(lo, hi_step)).tolist()
-    return found
+        _, _, lo, hi_step, _, _, flags, _ = records[number - base].tolist()
+        if not flags & IS_GONE:
+            found += history.step_ids(np.full(hi_step - lo, number), np.arange(lo, hi_step)).tolist()
+    return sorted(found)
 
 
 def ids_of(store: Store) -> list[int]:
@@ -74,7 +73,7 @@ def test_a_history_follows_all_lanes(steps: list[Any], capacity: int) -> None:
                 continue
             advance = history.advance()
             reader.refresh()
-            assert sorted(sum(rows_of(history).values(), [])) == ids_of(reader)
+            assert steps_of(history) == ids_of(reader)
             for episode, first, stop, _ in advance.runs.tolist():
                 # each row comes once
                 assert first >= came.get(episode, 0)
@@ -86,7 +85,7 @@ def test_a_history_follows_all_lanes(steps: list[Any], capacity: int) -> None:
         if each is not None:
             each.advance()
             reader.refresh()
-            assert sorted(sum(rows_of(each).values(), [])) == ids_of(reader)
+            assert steps_of(each) == ids_of(reader)
             assert not (each.records[: each.num_seen - each.base, 6] & 4).any()
             each.close()
 

@@ -50,14 +50,13 @@ class LaneTracks:
             if metadata.get(env):
                 self._metadata[env] = dict(metadata[env])
 
-    def step(
+    def step(  # noqa: PLR0917
         self,
         mask: Mask,
         values: Columns,
         next_observations: dict[str, npt.NDArray[Any]],
         finals: Columns,
-        terminated: Mask,
-        truncated: Mask,
+        ends: tuple[Mask, Mask],
         metadata: Mapping[int, Mapping[str, Any]],
     ) -> None:
         """Store the held observations with their actions and rewards, and hold the next ones.
@@ -67,19 +66,19 @@ class LaneTracks:
             values: what a step has beside its observation, [n, ...].
             next_observations: what is held then, [n, ...]; kept, not copied.
             finals: the observations after the last steps of episodes that end, [n, ...].
-            terminated: environments that are done, as is ``truncated``.
-            truncated: bool [n].
+            ends: which episodes terminated, and which were truncated.
             metadata: of episodes that end, by environment.
         """
-        ends = (terminated | truncated) & mask
+        terminated, truncated = ends
+        done = (terminated | truncated) & mask
         options: dict[str, Any] = {}
-        if ends.any():
+        if done.any():
             options = {"terminated": terminated, "truncated": truncated, "final": finals}
-            options["metadata"] = self._described(ends, metadata)
+            options["metadata"] = self._described(done, metadata)
         if mask.any():
             self.writer.append({**self._held, **values}, mask=None if mask.all() else mask, **options)
         self._has_steps |= mask
-        self.is_recording &= ~ends
+        self.is_recording &= ~done
         self._held = next_observations
 
     def end(self, mask: Mask, metadata: Mapping[int, Mapping[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -41,10 +42,10 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
         envs: the vector environment.
         store: where the episodes go.
         writers: number of writers. Default: in a ring whose features are all raw, one vector writer for all
-            environments (see `stepwell.store.VectorWriter`); else one an environment, with one open segment each. A
-            crash loses only what was not committed. With fewer, the running episode of each environment is kept in memory and written
-            when it ends (environment i by writer ``i % writers``): fewer open segments, but a crash loses the running
-            episodes.
+            environments (see `stepwell.store.VectorWriter`); else one an environment, with one open segment each, so
+            that a crash loses only what was not committed. With fewer, the running episode of each environment is kept
+            in memory and written when it ends (environment i by writer ``i % writers``): fewer open segments, but a
+            crash loses the running episodes.
         infos: keys of ``infos`` stored at every step, as in `EpisodeRecorder`.
         episode_infos: keys of the last step's ``infos`` that go into the episode's metadata, where present.
         metadata: added to every episode's metadata.
@@ -197,15 +198,15 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
         mask = lanes.is_recording & ~begins
         errors: dict[int, Exception] = {}
 
-        def find(name: str, i: int) -> Any:
+        def find(i: int, name: str) -> Any:
             return _find_vector_info(infos.get("final_info", {}) if resets[i] else infos, name, i)
 
         observed = self._all_or_each(
             lambda: self._observed(observations), lambda i: self._observed(self._singles(observations)[i]), errors
         )
         outcome = self._all_or_each(
-            lambda: self._columns.outcomes(rewards, mask, find),
-            lambda i: self._columns.outcome(rewards[i], lambda name: find(name, i)) if mask[i] else {},
+            lambda: self._columns.outcomes(rewards, mask, lambda name, i: find(i, name)),
+            lambda i: self._columns.outcome(rewards[i], functools.partial(find, i)) if mask[i] else {},
             errors,
         )
         finals = self._finals(observed, infos, resets & mask, errors)
@@ -215,10 +216,8 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
             mask, begins = mask & ~refused, begins & ~refused
         metadata = {}
         if self._episode_infos:
-            metadata = {
-                i: self._infos_of(lambda name, i=i: find(name, i)) for i in np.flatnonzero(done & mask).tolist()
-            }
-        lanes.step(mask, {**actions, **outcome}, observed, finals, *ends, metadata)
+            metadata = {i: self._infos_of(functools.partial(find, i)) for i in np.flatnonzero(done & mask).tolist()}
+        lanes.step(mask, {**actions, **outcome}, observed, finals, (ends[0], ends[1]), metadata)
         if begins.any() or resets.any():
             lanes.begin(begins | resets, observed, {})
         self._last_infos = infos
@@ -285,7 +284,7 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
             return
         mask = self._mask_of(environments) & self._lanes.is_recording
         metadata = {
-            i: {**self._infos_of(lambda name, i=i: _find_vector_info(infos, name, i)), **marks}
+            i: {**self._infos_of(functools.partial(_find_vector_info_of, infos, i)), **marks}
             for i in np.flatnonzero(mask).tolist()
         }
         self._lanes.end(mask, metadata)
@@ -366,6 +365,10 @@ def _reset_metadata(seed: int | Sequence[int | None] | None, options: Mapping[st
     own_seed = seed[i] if isinstance(seed, Sequence) else None if seed is None else seed + i
     metadata = {} if own_seed is None else {"seed": int(own_seed)}
     return {**metadata, **({"options": to_metadata(options)} if options else {})}
+
+
+def _find_vector_info_of(infos: Infos, i: int, name: str) -> Any:
+    return _find_vector_info(infos, name, i)
 
 
 def _find_vector_info(infos: Infos, name: str, i: int) -> Any:

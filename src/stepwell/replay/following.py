@@ -266,7 +266,8 @@ class FollowedLanes(FollowedSegment):
         if not len(starts):
             return episodes
         found = np.minimum(starts.searchsorted(rows), len(starts) - 1)
-        return episodes[found[starts[found] == rows]]
+        there: Int64s = episodes[found[starts[found] == rows]]
+        return there
 
     def steps_before(self, lo: Int64s, stop: Int64s, step: int) -> Int64s:
         """Return how many rows of runs from ``lo`` to before ``stop`` the first ``step`` vector steps wrote."""

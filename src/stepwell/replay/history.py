@@ -562,7 +562,8 @@ class History:
         self._runs.append(np.stack([episodes, seen, stops, np.ones_like(seen)], axis=1)[kept])
         if is_lost.any():
             self._evicted.append(self.table.mark_gone(episodes[is_lost]))
-        return new[~is_known]
+        others: npt.NDArray[np.void] = new[~is_known]
+        return others
 
     def _extend_lanes(self, followed: FollowedLanes) -> None:
         """Take in the committed rows of the episodes that are being recorded."""

@@ -415,6 +415,8 @@ class VectorWriter:
 
     def _cut(self, segment: LaneWriter, lines: list[bytes] | None, *, has_final: bool) -> None:
         """Go on in a new segment, with this step as its first, and end the pieces of open episodes before it."""
+        # what a seal before met is said before this step is stored
+        self._seals.check()
         origins = segment.carry_lanes()
         new = self._make_segment(segment.schema, origins)
         try:
@@ -432,7 +434,6 @@ class VectorWriter:
         self._pieces = [*known, (origins[1], starts)]
         self._segment = new
         self._seals.add(segment)
-        self._seals.check()
 
     def _raise_from(self, error: OSError) -> NoReturn:
         with system_errors(self._store.path, is_writing=True):

@@ -1,0 +1,228 @@
+"""A vector writer that is killed, forked, refused by the system, or loses power: whole vector steps, or none of one."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stepwell
+from stepwell import StepwellError, Store
+from stepwell.errors import WriterClosedError
+from stepwell.replay import Table
+from stepwell.store import VectorWriter
+from stepwell.store.lane_writer import LaneWriter
+from tests.store.test_system_errors import Faults
+from tests.store.vector_models import SCHEMA, Model, observation, read
+
+KILLS = int(os.environ.get("STEPWELL_RING_KILLS", "30"))
+NUM_ENVS, CAPACITY = 4, 120
+NUMBERS = (errno.EMFILE, errno.EIO, errno.ENOSPC)
+
+
+def make(path: Path, **options: Any) -> Store:
+    return stepwell.create(path, SCHEMA, **{"capacity": CAPACITY, **options})
+
+
+def walk(model: Model, num_steps: int, shared: memoryview[int] | None = None) -> Model:
+    """Record steps that follow from their numbers alone, and say after each how many there are."""
+    for _ in range(num_steps):
+        draw = np.random.default_rng(model.time)
+        mask = (draw.random(model.num_envs) < 0.8).tolist()
+        ends = draw.random((2, model.num_envs)) < 0.1
+        model.step(mask, ends[0].tolist(), ends[1].tolist(), has_final=bool(model.time % 3))
+        if shared is not None:
+            shared[0] = model.time
+    return model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Record once before forking, so that no child compiles kernels."""
+    store = make(tmp_path_factory.mktemp("warm") / "a.well")
+    with store.vector_writer(NUM_ENVS) as writer:
+        walk(Model(writer, NUM_ENVS), 100)
+
+
+def record_until_killed(path: Path, shared: memoryview[int]) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            writer = Store(str(path)).vector_writer(NUM_ENVS)
+            walk(Model(writer, NUM_ENVS), 10**9, shared)
+        finally:
+            os._exit(1)
+    return child
+
+
+def test_a_kill_at_any_moment_loses_at_most_the_last_vector_step(tmp_path: Path) -> None:
+    moments = random.Random(0)
+    for kill in range(KILLS):
+        path = tmp_path / f"{kill}.well"
+        shared = memoryview(mmap.mmap(-1, 8)).cast("q")
+        table = Table(stepwell.open(make(path).path, mode="r"))
+        child = record_until_killed(path, shared)
+        deadline = time.monotonic() + 60
+        while shared[0] < 1 + kill:
+            assert time.monotonic() < deadline
+        if kill % 2:
+            table.follow()
+        time.sleep(moments.random() * 0.02)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        store = stepwell.open(path)
+        shown = read(store)
+        told = [
+            walk(Model(None, NUM_ENVS), shared[0] + more).shown(CAPACITY, ended_as="interrupted") for more in (0, 1)
+        ]
+        assert shown in told
+        assert store.verify().is_ok, store.verify()
+        table.follow()
+        assert table.size <= store.num_steps
+        before = store.num_steps
+        with store.vector_writer(NUM_ENVS) as writer:
+            walk(Model(writer, NUM_ENVS), 3)
+        assert store.num_steps >= min(before, CAPACITY - NUM_ENVS)
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("moment", ["before", "between", "after"])
+def test_a_kill_in_a_cut_leaves_each_step_once(tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, table = make(tmp_path / "a.well"), None
+    if moment != "before":
+        table = Table(stepwell.open(store.path, mode="r"))
+    end_pieces = LaneWriter.end_pieces
+
+    def end_or_die(self: LaneWriter) -> None:
+        if moment == "after":
+            end_pieces(self)
+        elif moment == "between":
+            values = self._values
+            values.takes_part[:2] = False
+            end_pieces(self)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(LaneWriter, "end_pieces", end_or_die)
+    shared = memoryview(mmap.mmap(-1, 8)).cast("q")
+    child = os.fork()
+    if child == 0:
+        try:
+            writer = Store(str(store.path)).vector_writer(NUM_ENVS)
+            for t in range(10_000):
+                numbers = np.arange(NUM_ENVS) + NUM_ENVS * t
+                writer.append(observation=observation(numbers), action=numbers)
+                shared[0] = t + 1
+        finally:
+            os._exit(1)
+    os.waitpid(child, 0)
+    # the step that was to be the first of the new segment is there
+    num_steps = shared[0] + 1
+    recovered = stepwell.open(store.path)
+    steps = sorted(step for steps, _, _ in read(recovered) for step in steps)
+    shown = min(num_steps, CAPACITY // NUM_ENVS)
+    assert steps == list(range(NUM_ENVS * (num_steps - shown), NUM_ENVS * num_steps))
+    if table is not None:
+        table.follow()
+        late = Table(stepwell.open(store.path, mode="r"))
+        late.follow()
+        assert table.size == late.size
+
+
+def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
+    store = make(tmp_path / "a.well")
+    with store.vector_writer(NUM_ENVS) as writer:
+        model = walk(Model(writer, NUM_ENVS), 5)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                writer.append(observation=observation(np.arange(4)), action=np.arange(4))
+            except WriterClosedError:
+                code = 0
+            os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        walk(model, 5)
+    assert read(store) == model.shown(CAPACITY, ended_as="interrupted")
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    return Faults(monkeypatch)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_whatever_the_system_says_what_was_acknowledged_is_there(tmp_path: Path, faults: Faults, number: int) -> None:
+    at = 0
+    while True:
+        at += 1
+        path = tmp_path / f"{at}.well"
+        store = make(path, capacity=60)
+        writer: VectorWriter = store.vector_writer(NUM_ENVS)
+        model = Model(writer, NUM_ENVS)
+        num_errors = 0
+        with faults.on(at, number):
+            while model.time < 40:
+                before = model.time, model.count
+                try:
+                    walk(model, 1)
+                except StepwellError:
+                    # neither stored nor counted: the same step is tried again
+                    assert (model.time, model.count) == before
+                    num_errors += 1
+                    assert num_errors < 3, faults.failed
+            has_failed = bool(faults.failed)
+            try:
+                writer.close()
+            except StepwellError:
+                num_errors += 1
+        del writer, model.writer
+        found = stepwell.open(path)
+        assert read(found) == model.shown(60, ended_as="interrupted"), (at, faults.failed)
+        assert found.verify().is_ok, found.verify()
+        shutil.rmtree(path)
+        if not has_failed and not faults.failed:
+            break
+        at += 2
+    assert at > 30
+
+
+@pytest.mark.parametrize("sync", ["step", "episode", "none"])
+def test_a_copy_counts_what_was_on_the_disk(tmp_path: Path, sync: Any) -> None:
+    store = make(tmp_path / "a.well", sync=sync)
+    writer = store.vector_writer(NUM_ENVS)
+    model = walk(Model(writer, NUM_ENVS), 12)
+    if sync == "none":
+        writer.flush()
+    if sync == "episode":
+        model.end_some([True] * NUM_ENVS)
+    # what a copy of the files has counts as after a loss of power
+    shutil.copytree(tmp_path / "a.well", tmp_path / "b.well")
+    copy = stepwell.open(tmp_path / "b.well")
+    assert read(copy) == model.shown(CAPACITY, ended_as="interrupted")
+    assert copy.verify().is_ok
+    writer.close()
+
+
+def test_what_was_never_on_the_disk_does_not_count_in_a_copy(tmp_path: Path) -> None:
+    store = make(tmp_path / "a.well")
+    writer = store.vector_writer(NUM_ENVS)
+    model = walk(Model(writer, NUM_ENVS), 6)
+    writer.flush()
+    walk(Model(None, NUM_ENVS), 6)
+    expected = model.shown(CAPACITY, ended_as="interrupted")
+    walk(model, 6)
+    shutil.copytree(tmp_path / "a.well", tmp_path / "b.well")
+    with pytest.warns(stepwell.errors.LeftOutWarning, match="6 rows"):
+        copy = stepwell.open(tmp_path / "b.well")
+    assert read(copy) == expected
+    assert copy.verify().is_ok
+    writer.close()

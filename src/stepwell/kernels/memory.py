@@ -17,7 +17,18 @@ from numba.core import cgutils
 
 from stepwell.kernels.kernel import intrinsic
 
-__all__ = ["load_u8", "load_u32", "load_u64", "memcpy", "memset", "prefetch", "store_u8", "store_u32", "store_u64"]
+__all__ = [
+    "commit_u64",
+    "load_u8",
+    "load_u32",
+    "load_u64",
+    "memcpy",
+    "memset",
+    "prefetch",
+    "store_u8",
+    "store_u32",
+    "store_u64",
+]
 
 _BYTE_POINTER = ir.PointerType(ir.IntType(8))
 _FALSE = ir.Constant(ir.IntType(1), 0)
@@ -124,7 +135,18 @@ def store_u32(typing_context: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def store_u64(typing_context: Any, address: Any, value: Any) -> Any:
-    """Write an int64 at ``address``, aligned, in one store that comes after all stores before it."""
+    """Write an int64 at ``address``, aligned."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[1], builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64))))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def commit_u64(typing_context: Any, address: Any, value: Any) -> Any:
+    """Write an int64 at ``address``, aligned, in one store that other processes see after all stores before it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))

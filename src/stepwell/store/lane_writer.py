@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import mmap
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +19,6 @@ from stepwell.store.lane_kernels import (
     COLUMN_WORDS,
     COLUMNS,
     COMMIT,
-    COUNTS,
     ENDS_ALL,
     EPISODES,
     FINALS,
@@ -26,19 +29,22 @@ from stepwell.store.lane_kernels import (
     HAS_ROWS,
     IDS,
     IS_FULL,
+    IS_PREPARED,
     LANES,
     MARKS,
     METADATA_BYTES,
     METADATA_END,
+    NEEDS_STEPS,
+    NEXT_ROWS,
     NUM_CALLS,
     NUM_EPISODES,
     NUM_ROWS,
     ORIGINS,
     ROW_BYTES,
     SKIPPED,
-    STAMP,
     STARTS,
     STEPS,
+    STEPS_ROOM,
     TAKES_PART,
     TARGET,
     TERMINATED,
@@ -57,6 +63,7 @@ Int64s = npt.NDArray[np.int64]
 INTERRUPTED, IS_DISCARDED, IS_PIECE = 1 << 16, 1 << 24, -(1 << 63)
 FIRST_STEPS = 1024
 ROWS_OF_COMMIT = 2
+MADV_POPULATE_WRITE = 23
 
 
 class LaneValues:
@@ -93,12 +100,11 @@ class LaneWriter(SegmentWriter):
         num_lanes = len(values.takes_part)
         self.lanes = (num_lanes, lane_rows)
         self._values, self._carried_lanes = values, carried
-        self.counts = np.zeros(num_lanes, np.int64)
         self.starts: Int64s = np.arange(num_lanes) * lane_rows
+        self.next_rows = self.starts.copy()
         self.skipped, self.origins = carried[0].copy(), carried[1].copy()
         self._scratch = np.zeros(1, np.int64)
         self._control = np.zeros(FIRST_COLUMN + COLUMN_WORDS * len(schema), np.int64)
-        self._num_lines = 0
         super().__init__(store, schema, sync=sync, **options)
 
     def _first_rows(self) -> int:
@@ -121,7 +127,7 @@ class LaneWriter(SegmentWriter):
         """Write into the control block what does not change from step to step."""
         control, values, files = self._control, self._values, self._files
         control[LANES], control[CAPACITY], control[COLUMNS] = *self.lanes, len(self.schema)
-        control[COUNTS], control[STARTS] = self.counts.ctypes.data, self.starts.ctypes.data
+        control[NEXT_ROWS], control[STARTS] = self.next_rows.ctypes.data, self.starts.ctypes.data
         control[SKIPPED], control[ORIGINS] = self.skipped.ctypes.data, self.origins.ctypes.data
         control[TAKES_PART], control[IDS] = values.takes_part.ctypes.data, values.ids.ctypes.data
         control[TERMINATED], control[TRUNCATED] = values.terminated.ctypes.data, values.truncated.ctypes.data
@@ -137,11 +143,13 @@ class LaneWriter(SegmentWriter):
             block = control[FIRST_COLUMN + COLUMN_WORDS * number :][:COLUMN_WORDS]
             block[TARGET], block[ROW_BYTES] = column.rows.ctypes.data, column.row_bytes
             block[VALUES], block[FINALS] = values.addresses[number], values.final_addresses[number]
+            populate(column.rows)
+        populate(files.lanes[LANE_MARKS].rows)
 
     def _bind_growing(self) -> None:
         files = self._files
-        self._num_lines = len(files.lanes[LANE_STEPS].rows)
-        self._control[STEPS] = files.lanes[LANE_STEPS].rows.ctypes.data
+        steps = files.lanes[LANE_STEPS].rows
+        self._control[STEPS], self._control[STEPS_ROOM] = steps.ctypes.data, len(steps)
         self._control[EPISODES] = files.episodes.rows.ctypes.data
 
     @property
@@ -157,12 +165,7 @@ class LaneWriter(SegmentWriter):
     @property
     def is_open_in(self) -> npt.NDArray[np.bool_]:
         """Which lanes have an open episode, bool [lanes]."""
-        found: npt.NDArray[np.bool_] = self._ends > self.starts
-        return found
-
-    @property
-    def _ends(self) -> Int64s:
-        found: Int64s = np.arange(self.lanes[0]) * self.lanes[1] + self.counts
+        found: npt.NDArray[np.bool_] = self.next_rows > self.starts
         return found
 
     @property
@@ -174,7 +177,7 @@ class LaneWriter(SegmentWriter):
         """Return of each lane what `LANE_CARRIED` of the segment says in which its open episode goes on."""
         is_open = self.is_open_in
         origins = np.where(self.skipped > 0, self.origins, step_id(self.ordinal, 0) + self.starts)
-        return np.where(is_open, self.skipped + self._ends - self.starts, 0), np.where(is_open, origins, 0)
+        return np.where(is_open, self.skipped + self.next_rows - self.starts, 0), np.where(is_open, origins, 0)
 
     def end_pieces(self) -> None:
         """End all open episodes where a ring cuts them; those that step now have the step's values as final ones."""
@@ -194,38 +197,43 @@ class LaneWriter(SegmentWriter):
 
     def append_step(self, lines: Sequence[bytes] | None, *, has_final: bool) -> bool:
         """Store and commit the vector step that `LaneValues` hold; False, with nothing stored, where a lane is full."""
-        control = self._control
-        control[HAS_ROWS], control[HAS_FINAL], control[ENDS_ALL] = 1, has_final, 0
-        control[FLAGS] = 0
-        return self._commit(lines)
+        kind = HAS_ROWS | HAS_FINAL if has_final else HAS_ROWS
+        assert self._clock is not None
+        self._stamp = stamp = self._clock.next(self._stamp)
+        found = append_lanes(self._control, stamp, kind)
+        if found or self.sync != "none":
+            return self._commit(found, stamp, kind, lines)
+        return True
 
     def end_all(self, flags: int, *, has_final: bool, lines: Sequence[bytes] | None = None) -> None:
         """End the open episodes of the environments that take part."""
-        control = self._control
-        control[HAS_ROWS], control[HAS_FINAL], control[ENDS_ALL] = 0, has_final, 1
-        control[FLAGS] = flags
         if not (self._values.takes_part & self.is_open_in).any():
             return
-        self._commit(lines)
-
-    def _commit(self, lines: Sequence[bytes] | None) -> bool:
-        control = self._control
         assert self._clock is not None
-        control[STAMP] = self._stamp = self._clock.next(self._stamp)
-        steps = self._files.lanes[LANE_STEPS]
-        if control[NUM_CALLS] >= self._num_lines:
-            steps.reserve(2 * self._num_lines)
+        self._stamp = stamp = self._clock.next(self._stamp)
+        kind = ENDS_ALL | HAS_FINAL * has_final
+        self._control[FLAGS] = flags
+        try:
+            self._commit(append_lanes(self._control, stamp, kind), stamp, kind, lines)
+        finally:
+            self._control[FLAGS] = 0
+
+    def _commit(self, found: int, stamp: int, kind: int, lines: Sequence[bytes] | None) -> bool:
+        """Do what the kernel asked for, and call it again; False where a lane is full."""
+        num_ended = 0
+        if found == NEEDS_STEPS:
+            steps = self._files.lanes[LANE_STEPS]
+            steps.reserve(2 * len(steps.rows))
             self._bind_growing()
-        found = append_lanes(control, False)
+            found = append_lanes(self._control, stamp, kind)
         if found == IS_FULL:
             return False
         if found:
-            text = b"{}\n" * found if lines is None else b"".join(lines)
-            self._prepare(found, text)
-            append_lanes(control, True)
-            control[METADATA_BYTES] = 0
+            num_ended = found
+            self._prepare(found, b"{}\n" * found if lines is None else b"".join(lines))
+            append_lanes(self._control, stamp, kind | IS_PREPARED)
         if self.sync != "none":
-            self._committer.commit(int(self._scratch[0]), 0, is_synced=self.sync == "step" or bool(found))
+            self._committer.commit(int(self._scratch[0]), 0, is_synced=self.sync == "step" or num_ended > 0)
         return True
 
     def _prepare(self, count: int, text: bytes) -> None:
@@ -248,3 +256,18 @@ class LaneWriter(SegmentWriter):
 
     def _grow(self, rows: int) -> None:
         raise StepError(f"{rows} rows in a segment of {self.capacity}")
+
+
+def populate(rows: npt.NDArray[Any]) -> None:
+    """Map all pages of a file's rows at once: one by one, when they are written to, costs several times that."""
+    if sys.platform == "linux" and rows.nbytes:
+        first = rows.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
+        # what an older kernel, which knows no such advice, says does not matter
+        _madvise()(first, rows.ctypes.data + rows.nbytes - first, MADV_POPULATE_WRITE)
+
+
+@functools.cache
+def _madvise() -> Any:
+    found: Any = ctypes.CDLL(None).madvise
+    found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return found

@@ -72,8 +72,8 @@ class VectorWriter:
         self._clock: RingClock | None = None
         self._columns: list[tuple[str, Any, tuple[int, ...], npt.NDArray[Any]]] = []
         self._finals: list[tuple[str, npt.NDArray[Any]]] = []
-        # whether all environments take part, and none ends, as the values of the last step say
-        self._is_plain = True
+        # whether the flags of `LaneValues` are those of a step with which no episode ends, of all environments
+        self._has_no_flags = True
         # of episodes that were cut: their origins, and the ids of their pieces' first steps; int64 [n] each
         self._pieces: list[tuple[Int64s, Int64s]] = []
         self._seals = SealQueue(sync=sync != "none", sealed=store.evictor.evict, has_statistics=False)
@@ -132,7 +132,7 @@ class VectorWriter:
         values = self._values
         assert values is not None
         if mask is None and terminated is None and truncated is None:
-            if not self._is_plain:
+            if not self._has_no_flags:
                 self._set_flags(None, None, None)
         else:
             self._set_flags(mask, terminated, truncated)
@@ -225,7 +225,7 @@ class VectorWriter:
 
         assert self._values is not None
         self._values.takes_part.fill(True)
-        self._is_plain = False
+        self._has_no_flags = False
         try:
             segment.end_all(INTERRUPTED, has_final=False)
         except BaseException:
@@ -343,19 +343,24 @@ class VectorWriter:
     def _set_flags(self, mask: Flags | None, terminated: Flags | None, truncated: Flags | None) -> None:
         values = self._values
         assert values is not None
-        self._is_plain = False
-        each = (mask, terminated, truncated)
-        arrays = [
-            None if given is None else self._flags(name, given)
-            for name, given in zip(("mask", "terminated", "truncated"), each, strict=True)
-        ]
-        for target, array, default in zip(
-            (values.takes_part, values.terminated, values.truncated), arrays, (True, False, False), strict=True
-        ):
-            target[...] = default if array is None else array
+        shape = values.terminated.shape
+        self._has_no_flags = False
+        # checked before any is stored
+        if terminated is not None and not (type(terminated) is _ndarray and terminated.dtype is _BOOL):
+            terminated = self._flags("terminated", terminated)
+        if truncated is not None and not (type(truncated) is _ndarray and truncated.dtype is _BOOL):
+            truncated = self._flags("truncated", truncated)
+        for name, flags in (("terminated", terminated), ("truncated", truncated)):
+            if flags is not None and flags.shape != shape:
+                self._flags(name, flags)
         if mask is not None:
+            values.takes_part[...] = self._flags("mask", mask)
             values.ids.fill(-1)
-        self._is_plain = mask is terminated is truncated is None
+        else:
+            values.takes_part.fill(True)
+        values.terminated[...] = False if terminated is None else terminated
+        values.truncated[...] = False if truncated is None else truncated
+        self._has_no_flags = mask is terminated is truncated is None
 
     def _flags(self, name: str, given: Flags) -> npt.NDArray[np.bool_]:
         array = np.asarray(given)
@@ -400,7 +405,7 @@ class VectorWriter:
         if segment is None or values is None:
             return np.zeros(self._num_envs, np.bool_)
         self._set_flags(mask, None, None)
-        self._is_plain = False
+        self._has_no_flags = False
         if final is not None:
             self._set_finals(final)
         ends: npt.NDArray[np.bool_] = values.takes_part & segment.is_open_in

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
+import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -56,7 +59,7 @@ from stepwell.store.lanes import LANE_CARRIED, LANE_FILES, LANE_MARKS, LANE_STEP
 from stepwell.store.layout import step_id
 from stepwell.store.segment_writer import SegmentWriter
 
-__all__ = ["INTERRUPTED", "IS_DISCARDED", "IS_PIECE", "LaneValues", "LaneWriter"]
+__all__ = ["INTERRUPTED", "IS_DISCARDED", "IS_PIECE", "LaneValues", "LaneWriter", "NextSegment"]
 
 Int64s = npt.NDArray[np.int64]
 # how episodes end that nothing is said of, as the last eight bytes of a record
@@ -93,16 +96,15 @@ class LaneWriter(SegmentWriter):
         *,
         values: LaneValues,
         lane_rows: int,
-        carried: tuple[Int64s, Int64s],
         sync: str,
         **options: Any,
     ) -> None:
         num_lanes = len(values.takes_part)
         self.lanes = (num_lanes, lane_rows)
-        self._values, self._carried_lanes = values, carried
+        self._values = values
         self.starts: Int64s = np.arange(num_lanes) * lane_rows
         self.next_rows = self.starts.copy()
-        self.skipped, self.origins = carried[0].copy(), carried[1].copy()
+        self.skipped, self.origins = np.zeros((2, num_lanes), np.int64)
         self._scratch = np.zeros(1, np.int64)
         self._control = np.zeros(FIRST_COLUMN + COLUMN_WORDS * len(schema), np.int64)
         super().__init__(store, schema, sync=sync, **options)
@@ -115,9 +117,7 @@ class LaneWriter(SegmentWriter):
         try:
             files.lanes[LANE_MARKS].reserve(self.capacity)
             files.lanes[LANE_STEPS].reserve(FIRST_STEPS)
-            carried = files.lanes[LANE_CARRIED]
-            carried.reserve(self.lanes[0])
-            carried.rows[...] = np.stack(self._carried_lanes, axis=1)
+            files.lanes[LANE_CARRIED].reserve(self.lanes[0])
         except BaseException:
             files.close()
             raise
@@ -143,14 +143,23 @@ class LaneWriter(SegmentWriter):
             block = control[FIRST_COLUMN + COLUMN_WORDS * number :][:COLUMN_WORDS]
             block[TARGET], block[ROW_BYTES] = column.rows.ctypes.data, column.row_bytes
             block[VALUES], block[FINALS] = values.addresses[number], values.final_addresses[number]
-            populate(column.rows)
-        populate(files.lanes[LANE_MARKS].rows)
 
     def _bind_growing(self) -> None:
         files = self._files
         steps = files.lanes[LANE_STEPS].rows
         self._control[STEPS], self._control[STEPS_ROOM] = steps.ctypes.data, len(steps)
         self._control[EPISODES] = files.episodes.rows.ctypes.data
+
+    def populate(self) -> None:
+        """Have all pages of the rows mapped, of a segment that nothing was written to."""
+        for column in (*self._files.columns.values(), self._files.lanes[LANE_MARKS]):
+            assert isinstance(column, RawColumn)
+            populate(column.rows)
+
+    def carry_in(self, skipped: Int64s, origins: Int64s) -> None:
+        """Say which episodes began in earlier segments, and how many steps they have there; before the first step."""
+        self.skipped[...], self.origins[...] = skipped, origins
+        self._files.lanes[LANE_CARRIED].rows[...] = np.stack([skipped, origins], axis=1)
 
     @property
     def num_calls(self) -> int:
@@ -259,7 +268,7 @@ class LaneWriter(SegmentWriter):
 
 
 def populate(rows: npt.NDArray[Any]) -> None:
-    """Map all pages of a file's rows at once: one by one, when they are written to, costs several times that."""
+    """Map all pages of a file's rows, in a thread: each costs the writer microseconds when it is first written to."""
     if sys.platform == "linux" and rows.nbytes:
         first = rows.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
         # what an older kernel, which knows no such advice, says does not matter
@@ -271,3 +280,32 @@ def _madvise() -> Any:
     found: Any = ctypes.CDLL(None).madvise
     found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return found
+
+
+class NextSegment:
+    """Makes, in a thread, the segment that comes after the one that is written now."""
+
+    def __init__(self, make: Callable[[], LaneWriter]) -> None:
+        self._make = make
+        self._made: LaneWriter | None = None
+        self._thread = threading.Thread(target=self._run, name="stepwell-lanes", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        # what fails here is tried again, and raised, by the call that needs the segment
+        with suppress(Exception):
+            with _MAKING:
+                made = self._make()
+            made.populate()
+            self._made = made
+
+    def take(self) -> LaneWriter | None:
+        """Return the segment, once; None where it could not be made."""
+        self._thread.join()
+        made, self._made = self._made, None
+        return made
+
+
+# no fork while a segment is made: the child would hold the lock of one that it does not know
+_MAKING = threading.Lock()
+os.register_at_fork(before=_MAKING.acquire, after_in_parent=_MAKING.release, after_in_child=_MAKING.release)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,7 +24,7 @@ from stepwell.store.values import accept_column, check_mapping, encode_metadata,
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from stepwell.store.lane_writer import LaneValues, LaneWriter
+    from stepwell.store.lane_writer import LaneValues, LaneWriter, NextSegment
     from stepwell.store.store import Store
 
 __all__ = ["VectorWriter"]
@@ -68,6 +69,9 @@ class VectorWriter:
         self._pid = os.getpid()
         self._is_closed = False
         self._segment: LaneWriter | None = None
+        # the segment after this one, which is made while half of this one is still free
+        self._next: NextSegment | None = None
+        self._num_until_next = 0
         self._values: LaneValues | None = None
         self._clock: RingClock | None = None
         self._columns: list[tuple[str, Any, tuple[int, ...], npt.NDArray[Any]]] = []
@@ -144,6 +148,9 @@ class VectorWriter:
                 self._cut(segment, lines, has_final=final is not None)
         except OSError as error:
             self._raise_from(error)
+        self._num_until_next -= 1
+        if not self._num_until_next:
+            self._make_next(segment.schema)
         return values.ids.copy()
 
     def end_episodes(
@@ -210,7 +217,10 @@ class VectorWriter:
         if self._pid != os.getpid():
             return
         segment, self._segment = self._segment, None
+        unused = self._take_next()
         try:
+            if unused is not None:
+                self._seals.add(unused)
             if segment is not None:
                 self._interrupt(segment)
                 self._seals.add(segment)
@@ -260,7 +270,9 @@ class VectorWriter:
         # an abandoned writer leaves what a killed one does, and is recovered the same way
         segment = getattr(self, "_segment", None)
         if segment is not None and self._pid == os.getpid():
-            segment.close().close()
+            for each in (self._take_next(), segment):
+                if each is not None:
+                    each.close().close()
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open"
@@ -284,9 +296,21 @@ class VectorWriter:
                     self._columns.append((name, feature.np_dtype, column.shape, column))
                     if final is not None:
                         self._finals.append((name, final))
-            nothing = np.zeros(self._num_envs, np.int64)
-            self._segment = self._make_segment(schema, (nothing, nothing))
+            self._go_on_in(self._make_segment(schema))
+        assert self._segment is not None
         return self._segment
+
+    def _go_on_in(self, segment: LaneWriter) -> None:
+        self._segment, self._num_until_next = segment, segment.lanes[1] // 2
+
+    def _make_next(self, schema: Schema) -> None:
+        from stepwell.store.lane_writer import NextSegment
+
+        self._next = NextSegment(functools.partial(self._make_segment, schema))
+
+    def _take_next(self) -> LaneWriter | None:
+        following, self._next = self._next, None
+        return None if following is None else following.take()
 
     def _first_rows(self, step: Mapping[str, Any]) -> dict[str, Any]:
         rows = {}
@@ -296,7 +320,7 @@ class VectorWriter:
             rows[name] = values[0]
         return rows
 
-    def _make_segment(self, schema: Schema, carried: tuple[Int64s, Int64s]) -> LaneWriter:
+    def _make_segment(self, schema: Schema) -> LaneWriter:
         from stepwell.store.lane_writer import LaneWriter
 
         path, capacity = str(self._store.path), self._store.capacity
@@ -315,7 +339,6 @@ class VectorWriter:
             lane_rows=_lane_rows(
                 self._num_envs, writers, fixed_row_bytes(schema), capacity, self._store.record.segment_bytes
             ),
-            carried=carried,
             sync=self._sync,
             confirm=lambda: self._store.check_schema(schema),
             clock=self._clock,
@@ -423,8 +446,9 @@ class VectorWriter:
         # what a seal before met is said before this step is stored
         self._seals.check()
         origins = segment.carry_lanes()
-        new = self._make_segment(segment.schema, origins)
+        new = self._take_next() or self._make_segment(segment.schema)
         try:
+            new.carry_in(*origins)
             # in this order: an episode whose next step cannot be stored is as before
             new.append_step(lines, has_final=has_final)
             if self._sync == "episode":
@@ -437,7 +461,7 @@ class VectorWriter:
             raise
         known = [piece for piece in self._pieces if np.isin(piece[0], origins[1][origins[0] > 0]).any()]
         self._pieces = [*known, (origins[1], starts)]
-        self._segment = new
+        self._go_on_in(new)
         self._seals.add(segment)
 
     def _raise_from(self, error: OSError) -> NoReturn:

@@ -392,22 +392,29 @@ def _read_sealed_records(path: Path) -> npt.NDArray[Any]:
 
 
 def _check_sealed_episodes(path: Path, manifest: dict[str, Any]) -> None:
+    records, has_lanes = _checked_records(path)
+    found = {"episodes": len(records), "rows": _num_rows(records)}
+    listed = {key: manifest.get(key, number) for key, number in found.items()}
+    if has_lanes:
+        # there may be rows that no episode has
+        found["rows"] = max(found["rows"], listed["rows"])
+    if listed != found:
+        raise CorruptSegmentError(f"it has {found}, {SEGMENT_JSON} says {listed}. {RESTORE}")
+
+
+def _checked_records(path: Path) -> tuple[npt.NDArray[Any], bool]:
+    """Return the records of a sealed segment, which can be, and whether it has lanes."""
     records = _read_sealed_records(path)
     with open(open_file(path / EPISODES), "rb") as file:
         head = file.read(header_size(EPISODE_DTYPE, ()))
-    if is_lanes_header(head, len(records)):
+    has_lanes = is_lanes_header(head, len(records))
+    if has_lanes:
         check_lane_records(records, path.name, MAX_ROWS)
     elif is_episodes_header(head, len(records)):
         check_records(records, path.name)
     else:
         raise CorruptSegmentError(f"its .npy header is not that of {len(records)} episode records. {RESTORE}")
-    found = {"episodes": len(records), "rows": _num_rows(records)}
-    listed = {key: manifest.get(key, number) for key, number in found.items()}
-    if is_lanes_header(head, len(records)) and listed["rows"] > found["rows"]:
-        # rows that no episode has
-        found["rows"] = listed["rows"]
-    if listed != found:
-        raise CorruptSegmentError(f"it has {found}, {SEGMENT_JSON} says {listed}. {RESTORE}")
+    return records, has_lanes
 
 
 def _num_rows(records: npt.NDArray[Any]) -> int:
@@ -528,7 +535,7 @@ def _check_offsets(file: Path, start: int, count: int) -> int:
 
 def _check_decoding(path: Path, name: str, feature: Feature) -> None:
     try:
-        records = _read_sealed_records(path)
+        records, _ = _checked_records(path)
         _check_sealed_column(path, name, feature, _num_rows(records))
         _check_blobs(path, name)
     except (CorruptSegmentError, OSError):

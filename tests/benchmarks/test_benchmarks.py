@@ -16,7 +16,7 @@ NAMES = [
     *("lerobot_open", "lerobot_png", "lerobot_state", "lerobot_video", "lossless", "memory", "mixing", "pool_jpeg"),
     "pool_video",
     *("replay_checkpoint", "replay_insert", "replay_loop", "replay_prioritized", "replay_slices", "replay_stacks"),
-    *("replay_uniform", "rlds_windows", "scale"),
+    *("replay_uniform", "replay_vector", "rlds_windows", "scale"),
     *("start", "stream", "transforms", "video_append", "windows"),
 ]
 # several run in one process, which imports everything once

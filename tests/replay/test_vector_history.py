@@ -41,12 +41,12 @@ STEPS = st.integers(1, 5).flatmap(
             st.integers(0, 20),
         ),
         min_size=1,
-        max_size=60,
+        max_size=40,
     )
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(STEPS, st.sampled_from([20, 60, 10_000]))
 def test_a_history_follows_all_lanes(steps: list[Any], capacity: int) -> None:
     num_envs = len(steps[0][0])
@@ -102,7 +102,7 @@ def test_batches_are_those_of_the_environments(capacity: int) -> None:
     episode = np.arange(num_envs)
     next_episode = num_envs
     with store.vector_writer(num_envs) as writer:
-        for step in range(600):
+        for step in range(400):
             done = rng.random(num_envs) < 0.05
             values = episode * 10_000 + time
             mask = rng.random(num_envs) < 0.8
@@ -115,7 +115,7 @@ def test_batches_are_those_of_the_environments(capacity: int) -> None:
                 batch = next(loader)
                 assert (batch["now"] == batch["action"]).all()
                 assert (batch["next"].reshape(-1) == batch["now"] + 1).all()
-    assert table.size > 0.8 * min(capacity, 600 * num_envs * 0.8) - num_envs * 3
+    assert table.size > 0.8 * min(capacity, 400 * num_envs * 0.8) - num_envs * 3
 
 
 def test_items_of_cut_episodes_reach_over_the_cut() -> None:

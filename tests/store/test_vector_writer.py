@@ -26,13 +26,13 @@ FLAG_LISTS = st.integers(1, 5).flatmap(
                 st.integers(0, 30),
             ),
             min_size=1,
-            max_size=60,
+            max_size=40,
         ),
     )
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(FLAG_LISTS, st.sampled_from([20, 60, 10_000]))
 def test_every_reader_sees_what_was_recorded(calls: tuple[int, list[Any]], capacity: int) -> None:
     num_envs, steps = calls

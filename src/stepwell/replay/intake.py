@@ -43,6 +43,8 @@ __all__ = ["Intake", "Matcher", "Pending", "still_there", "still_there_samples"]
 Ints = npt.NDArray[np.int64]
 # what an open episode grew by: more at once goes the way of whole arrays
 MOST_ROWS = 64
+# of runs whose episodes were cut and others, in turn
+MOST_GROUPS = 8
 
 
 class Intake:
@@ -283,8 +285,13 @@ class Matcher:
         if chains is None or not is_piece.any():
             found: Ints = self._find(runs, history.records, history.base, *self._shape)
             return found
-        # in the order of the runs
-        parts = np.split(np.arange(len(runs)), np.flatnonzero(np.diff(is_piece)) + 1)
+        # in the order of the runs; those of n environments, which came at once, in two groups
+        changes = np.flatnonzero(np.diff(is_piece)) + 1
+        if len(changes) > MOST_GROUPS:
+            runs = np.concatenate([runs[is_piece], runs[~is_piece]])
+            is_piece = np.sort(is_piece)[::-1]
+            changes = np.flatnonzero(np.diff(is_piece)) + 1
+        parts = np.split(np.arange(len(runs)), changes)
         each = [
             self._found_over(runs[part], chains)
             if is_piece[part[0]]

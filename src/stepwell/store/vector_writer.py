@@ -82,7 +82,7 @@ class VectorWriter:
         self._pieces: list[tuple[Int64s, Int64s]] = []
         self._seals = SealQueue(sync=sync != "none", sealed=store.evictor.evict, has_statistics=False)
 
-    def append(
+    def append(  # noqa: PLR0912
         self,
         step: Mapping[str, Any] | None = None,
         /,

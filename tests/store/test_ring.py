@@ -57,6 +57,8 @@ def steps(store: Store) -> list[int]:
 class Rows:
     """A segment as `RingCut` sees one, whose rows, stamps and sizes are plain lists."""
 
+    has_lanes = False
+
     def __init__(self, ordinal: int, *, has_clock: bool = True) -> None:
         self.ordinal, self.name, self.is_sealed = ordinal, str(ordinal), False
         self.has_clock = has_clock

@@ -109,7 +109,9 @@ def test_refusals_leave_all_as_it_was(tmp_path: Path) -> None:
         with pytest.raises(StepError, match="terminated of dtype"):
             writer.append(observation=observation(numbers), action=numbers, terminated=numbers)
         with pytest.raises(StepError, match="final=True"):
-            writer.append(observation=observation(numbers), action=numbers, final={"action": numbers})
+            writer.append(
+                observation=observation(numbers), action=numbers, terminated=numbers > 1, final={"action": numbers}
+            )
         ids = writer.append({"observation": observation(numbers).tolist(), "action": [7, 8, 9]})
         assert (np.diff(ids) > 0).all()
     assert [episode.length for episode in store] == [2, 2, 2]

@@ -210,10 +210,17 @@ class History:
         if self._trimmer is not None:
             self._trim(self._trimmer, changed)
         found = self._taken()
-        if self._cuts.take(found.runs[:, 0]):
+        if self._cuts.take(self._came_or_ended(found.runs)):
             self.chains = self._cuts.chains()
         self._tail = Tail.of(self._live, self.table, self._trimmer)
         return found
+
+    def _came_or_ended(self, runs: Int64s) -> Int64s:
+        """Return the episodes of runs that are new, or have ended: the others are pieces as they were."""
+        records, base = self.table.window
+        starts = records[np.maximum(runs[:, 0] - base, 0), START]
+        episodes: Int64s = runs[(runs[:, 3] != 0) | (runs[:, 1] == starts), 0]
+        return episodes
 
     def _taken(self) -> Advance:
         """Return what was taken in since the last call."""
@@ -577,14 +584,18 @@ class History:
         followed.num_steps = state.num_steps
         opened = followed.segment.open_records()
         starts, stops = opened["start"].copy(), opened["start"] + opened["length"]
-        is_known = np.isin(starts, before[0])
+        # both ascend; there may be none before
+        at = np.minimum(before[0].searchsorted(starts), max(len(before[0]) - 1, 0))
+        is_known = before[0][at] == starts if len(before[0]) else np.zeros(len(starts), np.bool_)
         episodes = np.empty(len(starts), np.int64)
-        episodes[is_known] = before[1][before[0].searchsorted(starts[is_known])]
-        begun = records_of(opened[~is_known], np.full(len(starts) - int(is_known.sum()), followed.number))
-        begun[:, FLAGS] |= IS_OPEN
-        first = self.table.add(begun)
-        episodes[~is_known] = np.arange(first, first + len(begun))
-        followed.add(begun[:, START].copy(), episodes[~is_known])
+        episodes[is_known] = before[1][at[is_known]]
+        if not is_known.all():
+            new = opened[~is_known]
+            begun = records_of(new, np.full(len(new), followed.number))
+            begun[:, FLAGS] |= IS_OPEN
+            first = self.table.add(begun)
+            episodes[~is_known] = np.arange(first, first + len(begun))
+            followed.add(begun[:, START].copy(), episodes[~is_known])
         records, base = self.table.window
         lines = episodes - base
         is_there = lines >= 0

@@ -59,7 +59,16 @@ from stepwell.store.lanes import LANE_CARRIED, LANE_FILES, LANE_MARKS, LANE_STEP
 from stepwell.store.layout import step_id
 from stepwell.store.segment_writer import SegmentWriter
 
-__all__ = ["INTERRUPTED", "IS_DISCARDED", "IS_PIECE", "LaneValues", "LaneWriter", "NextSegment"]
+__all__ = [
+    "HAS_FINAL",
+    "HAS_ROWS",
+    "INTERRUPTED",
+    "IS_DISCARDED",
+    "IS_PIECE",
+    "LaneValues",
+    "LaneWriter",
+    "NextSegment",
+]
 
 Int64s = npt.NDArray[np.int64]
 # how episodes end that nothing is said of, as the last eight bytes of a record
@@ -67,6 +76,8 @@ INTERRUPTED, IS_DISCARDED, IS_PIECE = 1 << 16, 1 << 24, -(1 << 63)
 FIRST_STEPS = 1024
 ROWS_OF_COMMIT = 2
 MADV_POPULATE_WRITE = 23
+# the step is stored, and is committed once it is on the disk
+IS_SYNCED = -3
 
 
 class LaneValues:
@@ -204,15 +215,16 @@ class LaneWriter(SegmentWriter):
         finally:
             values.takes_part[...] = takes_part
 
-    def append_step(self, lines: Sequence[bytes] | None, *, has_final: bool) -> bool:
-        """Store and commit the vector step that `LaneValues` hold; False, with nothing stored, where a lane is full."""
-        kind = HAS_ROWS | HAS_FINAL if has_final else HAS_ROWS
+    def append_step(self, kind: int) -> int:
+        """Store and commit the vector step that `LaneValues` hold; what is not 0 is for `finish_step`."""
         assert self._clock is not None
         self._stamp = stamp = self._clock.next(self._stamp)
-        found = append_lanes(self._control, stamp, kind)
-        if found or self.sync != "none":
-            return self._commit(found, stamp, kind, lines)
-        return True
+        found: int = append_lanes(self._control, stamp, kind)
+        return IS_SYNCED if not found and self.sync != "none" else found
+
+    def finish_step(self, found: int, kind: int, lines: Sequence[bytes] | None) -> bool:
+        """Do what `append_step` returned, and store the step; False, with nothing stored, where a lane is full."""
+        return self._commit(found, self._stamp, kind, lines)
 
     def end_all(self, flags: int, *, has_final: bool, lines: Sequence[bytes] | None = None) -> None:
         """End the open episodes of the environments that take part."""
@@ -230,6 +242,8 @@ class LaneWriter(SegmentWriter):
     def _commit(self, found: int, stamp: int, kind: int, lines: Sequence[bytes] | None) -> bool:
         """Do what the kernel asked for, and call it again; False where a lane is full."""
         num_ended = 0
+        if found == IS_SYNCED:
+            found = 0
         if found == NEEDS_STEPS:
             steps = self._files.lanes[LANE_STEPS]
             steps.reserve(2 * len(steps.rows))

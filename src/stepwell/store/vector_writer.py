@@ -72,6 +72,7 @@ class VectorWriter:
         # the segment after this one, which is made while half of this one is still free
         self._next: NextSegment | None = None
         self._num_until_next = 0
+        self._kind = self._kind_with_final = 0
         self._values: LaneValues | None = None
         self._clock: RingClock | None = None
         self._columns: list[tuple[str, Any, tuple[int, ...], npt.NDArray[Any]]] = []
@@ -82,7 +83,7 @@ class VectorWriter:
         self._pieces: list[tuple[Int64s, Int64s]] = []
         self._seals = SealQueue(sync=sync != "none", sealed=store.evictor.evict, has_statistics=False)
 
-    def append(  # noqa: PLR0912
+    def append(
         self,
         step: Mapping[str, Any] | None = None,
         /,
@@ -101,7 +102,7 @@ class VectorWriter:
             terminated: bool [n], environments that reached a terminal state by this step; default: none.
             truncated: bool [n], environments whose episode was cut after this step; default: none.
             final: name to values [n, *shape] of every feature with ``final=True``: what came after the last action,
-                of environments whose episode ends; the values of others are not looked at.
+                of environments whose episode ends; the values of others, and where none ends all, are not looked at.
             mask: bool [n], environments that stepped; nothing is stored of the others. Default: all.
             metadata: number of an environment to the metadata of its episode, where it ends.
             features: the same as ``step``, as keywords.
@@ -140,12 +141,11 @@ class VectorWriter:
                 self._set_flags(None, None, None)
         else:
             self._set_flags(mask, terminated, truncated)
-        if final is not None:
-            self._set_finals(final)
-        lines = None if metadata is None else self._lines(metadata)
+        kind = self._kind if final is None else self._kind_with_final
         try:
-            if not segment.append_step(lines, has_final=final is not None):
-                self._cut(segment, lines, has_final=final is not None)
+            found = segment.append_step(kind)
+            if found:
+                self._finish(segment, found, kind, final, metadata)
         except OSError as error:
             self._raise_from(error)
         self._num_until_next -= 1
@@ -282,11 +282,12 @@ class VectorWriter:
 
     def _begin(self, step: Mapping[str, Any]) -> LaneWriter:
         """Return the segment to write to, made on the first step."""
-        from stepwell.store.lane_writer import LaneValues
+        from stepwell.store.lane_writer import HAS_FINAL, HAS_ROWS, LaneValues
 
         self._check_usable()
         check_mapping(step)
         if self._segment is None:
+            self._kind, self._kind_with_final = HAS_ROWS, HAS_ROWS | HAS_FINAL
             schema = self._store.ensure_schema(lambda: infer_schema(self._first_rows(step)))
             check_lanes(schema, self._store.capacity)
             if self._values is None:
@@ -441,7 +442,24 @@ class VectorWriter:
             self._raise_from(error)
         return ends
 
-    def _cut(self, segment: LaneWriter, lines: list[bytes] | None, *, has_final: bool) -> None:
+    def _finish(
+        self,
+        segment: LaneWriter,
+        found: int,
+        kind: int,
+        final: Mapping[str, Any] | None,
+        metadata: Mapping[int, Mapping[str, Any]] | None,
+    ) -> None:
+        """Store a step with which episodes end, or for which there is no room."""
+        from stepwell.store.lane_writer import IS_SYNCED
+
+        if final is not None and found != IS_SYNCED:
+            self._set_finals(final)
+        lines = None if metadata is None else self._lines(metadata)
+        if not segment.finish_step(found, kind, lines):
+            self._cut(segment, kind, lines)
+
+    def _cut(self, segment: LaneWriter, kind: int, lines: list[bytes] | None) -> None:
         """Go on in a new segment, with this step as its first, and end the pieces of open episodes before it."""
         # what a seal before met is said before this step is stored
         self._seals.check()
@@ -450,7 +468,9 @@ class VectorWriter:
         try:
             new.carry_in(*origins)
             # in this order: an episode whose next step cannot be stored is as before
-            new.append_step(lines, has_final=has_final)
+            found = new.append_step(kind)
+            if found:
+                new.finish_step(found, kind, lines)
             if self._sync == "episode":
                 new.sync_committed()
             starts = np.where(segment.is_open_in, new_ids(segment), -1)

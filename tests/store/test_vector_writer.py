@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell
-from stepwell import Image, Text
+from stepwell import Array, Image, Text
 from stepwell.errors import SchemaError, StepError, StoreVersionError, WriterClosedError
 from stepwell.store.lanes import LANE_MARKS, LANE_STEPS
 from tests.store.vector_models import SCHEMA, Model, observation, read
@@ -174,3 +175,37 @@ def test_a_damaged_file_is_found(tmp_path: Path, file: str) -> None:
     data[-1 if file == "episodes.npy" else 130] ^= 0x55
     (segment / file).write_bytes(data)
     assert [found.file.rpartition("/")[2] for found in store.verify().findings] == [file]
+
+
+def test_a_column_is_added_where_episodes_lie(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "ring.well", SCHEMA, capacity=60)
+    model = Model(store.vector_writer(3), 3)
+    assert model.writer is not None
+    with model.writer:
+        for t in range(40):
+            model.step([True] * 3, [t % 7 == env for env in range(3)], [False] * 3, has_final=True)
+    store.add_column("twice", Array((), "int64"), lambda episode: 2 * episode["action"])
+    assert store.verify().is_ok, store.verify()
+    assert all((episode["twice"] == 2 * episode["action"]).all() for episode in store)
+    with pytest.raises(SchemaError, match="vector writer"):
+        store.add_column("note", Text(), lambda episode: [""] * episode.length)
+
+
+def test_views_in_all_orders_and_conversions_read_lanes(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "ring.well", SCHEMA, capacity=200)
+    model = Model(store.vector_writer(3), 3)
+    assert model.writer is not None
+    with model.writer:
+        for t in range(120):
+            model.step([True, t % 3 > 0, True], [t % 7 == env for env in range(3)], [False] * 3, has_final=True)
+    steps = sorted(step for steps, _, _ in read(store) for step in steps)
+    fields = {"action": "action", "observation": stepwell.Field("observation", [0])}
+    for order in (stepwell.sequential(), stepwell.random(seed=1), stepwell.pooled(bytes="4 KB")):
+        batches = islice(stepwell.Loader(store, fields, batch_size=1, order=order), len(steps))
+        found = []
+        for batch in batches:
+            assert (batch["observation"][:, 0, 0] == batch["action"]).all()
+            found += batch["action"].tolist()
+        assert sorted(found) == steps
+    stepwell.convert(store, tmp_path / "plain.well", {"action": Array((), "int64", codec="zstd")}, progress=False)
+    assert read(stepwell.open(tmp_path / "plain.well")) == read(store)

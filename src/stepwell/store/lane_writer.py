@@ -117,6 +117,7 @@ class LaneWriter(SegmentWriter):
         self.next_rows = self.starts.copy()
         self.skipped, self.origins = np.zeros((2, num_lanes), np.int64)
         self._scratch = np.zeros(1, np.int64)
+        self._is_abandoned = False
         self._control = np.zeros(FIRST_COLUMN + COLUMN_WORDS * len(schema), np.int64)
         super().__init__(store, schema, sync=sync, **options)
 
@@ -199,8 +200,23 @@ class LaneWriter(SegmentWriter):
         origins = np.where(self.skipped > 0, self.origins, step_id(self.ordinal, 0) + self.starts)
         return np.where(is_open, self.skipped + self.next_rows - self.starts, 0), np.where(is_open, origins, 0)
 
+    def prepare_pieces(self) -> None:
+        """Have room for the ends of all open episodes where a ring cuts them: what fails, fails here."""
+        count, steps = int(self.is_open_in.sum()), self._files.lanes[LANE_STEPS]
+        if self.num_calls + 2 > len(steps.rows):
+            steps.reserve(2 * len(steps.rows))
+            self._bind_growing()
+        self._prepare(count, b"{}\n" * count)
+
+    def take_back(self) -> None:
+        """Forget what was prepared."""
+        self._control[METADATA_BYTES] = 0
+
     def end_pieces(self) -> None:
-        """End all open episodes where a ring cuts them; those that step now have the step's values as final ones."""
+        """End all open episodes where a ring cuts them, which is prepared.
+
+        Those of environments that step now have the step's values as final ones.
+        """
         values, control = self._values, self._control
         takes_part, is_open = values.takes_part.copy(), self.is_open_in
         has_final = any(column is not None for column in values.finals)
@@ -209,11 +225,21 @@ class LaneWriter(SegmentWriter):
                 block = control[FIRST_COLUMN + COLUMN_WORDS * number :][:COLUMN_WORDS]
                 block[FINALS] = block[VALUES]
         try:
+            control[FLAGS] = IS_PIECE
             for takes, is_final in ((is_open & takes_part, has_final), (is_open & ~takes_part, False)):
                 values.takes_part[...] = takes
-                self.end_all(IS_PIECE, has_final=is_final)
+                if takes.any():
+                    assert self._clock is not None
+                    self._stamp = stamp = self._clock.next(self._stamp)
+                    append_lanes(control, stamp, ENDS_ALL | IS_PREPARED | HAS_FINAL * is_final)
         finally:
             values.takes_part[...] = takes_part
+        if self.sync != "none":
+            self._committer.commit(int(self._scratch[0]), 0, is_synced=True)
+
+    def abandon(self) -> None:
+        """Let the segment be removed when it is sealed."""
+        self._is_abandoned = True
 
     def append_step(self, kind: int) -> int:
         """Store and commit the vector step that `LaneValues` hold; what is not 0 is for `finish_step`."""
@@ -273,7 +299,7 @@ class LaneWriter(SegmentWriter):
     def close(self) -> Any:
         """Close the files and return the commit record, still locked, which is closed when the segment is sealed."""
         self.row = self.capacity
-        self.num_episodes = int(self._control[NUM_EPISODES])
+        self.num_episodes = 0 if self._is_abandoned else int(self._control[NUM_EPISODES])
         self._control[...] = 0
         return super().close()
 
@@ -312,6 +338,8 @@ class NextSegment:
                 made = self._make()
             made.populate()
             self._made = made
+        # else it and the writer whose method it is would keep each other
+        del self._make
 
     def take(self) -> LaneWriter | None:
         """Return the segment, once; None where it could not be made."""

@@ -641,7 +641,16 @@ def _stage_segment(addition: _Addition, number: int, staging: str) -> None:
     segment = addition.store.segments[number]
     staged = f"{staging}/{segment.name}"
     os.mkdir(staged)
-    column = make_column(staged, addition.name, addition.feature, segment.num_rows)
+    num_rows = segment.num_rows
+    if segment.has_lanes:
+        if not addition.feature.is_raw:
+            raise SchemaError(
+                f"feature {addition.name!r}: {segment.path} was recorded by a vector writer, whose rows have one size. "
+                "Give codec='raw' and a shape that does not vary, or convert the store first."
+            )
+        # all, also those behind the last episode
+        num_rows = read_manifest(f"{segment.path}/{SEGMENT_JSON}")["rows"]
+    column = make_column(staged, addition.name, addition.feature, num_rows)
     try:
         with _column_writer(addition.name, column) as write:
             _fill(column, write, addition, number)

@@ -466,8 +466,9 @@ class VectorWriter:
         origins = segment.carry_lanes()
         new = self._take_next() or self._make_segment(segment.schema)
         try:
+            # in this order: a step that cannot be stored leaves all episodes as they were
+            segment.prepare_pieces()
             new.carry_in(*origins)
-            # in this order: an episode whose next step cannot be stored is as before
             found = new.append_step(kind)
             if found:
                 new.finish_step(found, kind, lines)
@@ -476,7 +477,8 @@ class VectorWriter:
             starts = np.where(segment.is_open_in, new_ids(segment), -1)
             segment.end_pieces()
         except BaseException:
-            # without an ended episode it is removed
+            segment.take_back()
+            new.abandon()
             self._seals.add(new)
             raise
         known = [piece for piece in self._pieces if np.isin(piece[0], origins[1][origins[0] > 0]).any()]

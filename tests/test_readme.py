@@ -14,8 +14,11 @@ import importlib.util
 import io
 import os
 import re
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import warm_children
 
 import stepwell
 from stepwell.cli.main import make_parser
@@ -70,7 +74,54 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(text.count("\n", 0, fence.start("code")) + 1, fence["kind"], fence["code"], needs, shown, file)
 
 
-def run_block(block: Block, page: Path, namespace: dict[str, object]) -> str:
+# what a shell runs as ``stepwell``: arguments and files go to a thread of the tests, and the exit code comes back
+CLIENT = """#!{python} -IS
+import os, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    socket.send_fds(server, ["\\0".join([os.getcwd(), *sys.argv[1:]]).encode()], [0, 1, 2])
+    sys.exit(int(server.recv(16)))
+"""
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a folder with a command ``stepwell`` that is a fork of a process which has loaded stepwell."""
+    folder = tmp_path_factory.mktemp("commands")
+    # addresses of sockets are short
+    with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as server:
+        address = f"{short}/socket"
+        server.bind(address)
+        server.listen()
+        client = folder / "stepwell"
+        client.write_text(CLIENT.format(python=sys.executable, address=address))
+        client.chmod(0o755)
+        thread = threading.Thread(target=answer_commands, args=(server,), daemon=True)
+        thread.start()
+        yield folder
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def answer_commands(server: socket.socket) -> None:
+    """Run commands until the socket is shut down."""
+    while True:
+        try:
+            connection, _ = server.accept()
+        except OSError:
+            return
+        with connection:
+            words, files, *_ = socket.recv_fds(connection, 1 << 16, 3)
+            folder, *arguments = words.decode().split("\0")
+            command = [sys.executable, "-m", "stepwell", *arguments]
+            streams = dict(zip(("stdin", "stdout", "stderr"), files, strict=True))
+            done = warm_children.run(command, cwd=folder, **streams)
+            for file in files:
+                os.close(file)
+            connection.sendall(b"%d" % done.returncode)
+
+
+def run_block(block: Block, page: Path, namespace: dict[str, object], commands: Path) -> str:
     """Run a block and return what it printed."""
     if block.file is not None:
         Path(block.file).write_text(block.code, encoding="utf-8")
@@ -81,7 +132,7 @@ def run_block(block: Block, page: Path, namespace: dict[str, object]) -> str:
             # blank lines in front make a traceback show the line of the page
             exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
         return printed.getvalue()
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "-e"], input=block.code, capture_output=True, text=True, env={**os.environ, "PATH": path}, check=False
     )
@@ -111,7 +162,7 @@ def _own_codecs_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     "page", [page for page in PAGES if any(blocks(page))], ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_blocks_of_a_page_run_in_order_and_print_what_they_say(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
@@ -122,7 +173,7 @@ def test_blocks_of_a_page_run_in_order_and_print_what_they_say(
         missing |= absent
         if absent:
             continue
-        printed = run_block(block, page, namespace)
+        printed = run_block(block, page, namespace, commands)
         if block.output is not None:
             assert matches(printed, block.output), f"{page.name}:{block.line} prints\n{printed}"
     if missing:
@@ -130,10 +181,10 @@ def test_blocks_of_a_page_run_in_order_and_print_what_they_say(
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tests" / "golden").glob("v1.well")), ids=lambda path: path.name)
-def test_the_reader_on_the_page_of_the_format_reads_the_golden_store(path: Path) -> None:
+def test_the_reader_on_the_page_of_the_format_reads_the_golden_store(path: Path, commands: Path) -> None:
     reader = next(blocks(ROOT / "docs" / "format.md"))
     namespace: dict[str, Any] = {}
-    run_block(reader, ROOT / "docs" / "format.md", namespace)
+    run_block(reader, ROOT / "docs" / "format.md", namespace, commands)
     store = stepwell.open(path, mode="r")
     assert store.schema is not None
     for (record, metadata, columns), episode in zip(namespace["read_store"](path), store, strict=True):

@@ -79,8 +79,7 @@ class Popen(subprocess.Popen):
         self._process.start()
         self.pid = self._process.pid
         self._child_created = True
-        for handle in {handle for handle in own if handle != -1}:
-            os.close(handle)
+        self._close_pipe_fds(*options[9:15])
 
     def _internal_poll(self, *_: Any, **__: Any) -> int | None:
         if self.returncode is None and not self._process.is_alive():

@@ -203,7 +203,8 @@ class TestDataLoader:
             dataset,
             batch_size=8,
             shuffle=True,
-            num_workers=2 if context else 0,
+            # a spawned one loads torch, for seconds
+            num_workers={None: 0, "fork": 2, "spawn": 1}[context],
             multiprocessing_context=context,
             collate_fn=dataset.collate,
         )

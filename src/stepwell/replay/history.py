@@ -270,6 +270,13 @@ class History:
         is_there = (episodes >= base) & (rows >= found[:, LO]) & (rows < found[:, HI_STEP])
         return np.where(is_there, episodes, -1), rows
 
+    def numbers_by_ordinal(self) -> Int64s:
+        """Return the number of the segment of each ordinal, as step ids have it; -1 for one that is not there."""
+        found = np.full(max(self._by_ordinal, default=-1) + 1, -1)
+        for ordinal, followed in self._by_ordinal.items():
+            found[ordinal] = followed.number
+        return found
+
     def step_ids(self, episodes: npt.ArrayLike, rows: npt.ArrayLike) -> Int64s:
         """Return the ids of rows of episodes, int64 [n]; the episodes must be kept."""
         records, base = self.table.window

@@ -1,0 +1,589 @@
+"""Stable-Baselines3's replay buffers by their names, over a ring of steps: `docs/replay.md` has a section on them.
+
+::
+
+    add(obs, next_obs, ...)      position     0     1     2     3            of one environment
+                                 rows       | o0  | o1  | o2  | f   o'0 | o'1 ...
+    sample(...)                  (0, 1): observations of a row and of the row after it, read from the store's files
+
+Positions are numbered as Stable-Baselines3 numbers them and drawn by the same calls of ``np.random``, so the same seed
+gives the same batches. An observation is stored once: what comes after the last action of an episode is its final row,
+whether ``done`` says so or only that the next call begins with another observation. The newest transitions are in
+arrays in memory, and written to the ring some hundred at a time: what comes after a transition is known by then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import MissingDependencyError, RateLimitError, TableError
+from stepwell.kernels.places import EPISODE, HI_FINAL, HI_STEP, LO, PLACE_ROWS, ROW, SEGMENT
+from stepwell.replay.history import History
+from stepwell.replay.loader import ReplayLoader
+from stepwell.replay.selectors import Prioritized
+from stepwell.replay.tables import Table
+from stepwell.replay.transitions import transition_fields
+from stepwell.schema import Array, is_feature_name
+from stepwell.store import create
+from stepwell.store.layout import MAX_ROWS, ROW_BITS, split_id
+from stepwell.windows import Field
+from stepwell.windows.reader import PlaceReader
+
+try:
+    import torch
+    from stable_baselines3.common import buffers
+    from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+    from stable_baselines3.her import her_replay_buffer
+except ImportError as error:
+    raise MissingDependencyError.of("stable-baselines3", "sb3") from error
+
+if TYPE_CHECKING:
+    from gymnasium import spaces
+
+__all__ = [
+    "DictReplayBuffer",
+    "DictReplayBufferSamples",
+    "HerReplayBuffer",
+    "NStepReplayBuffer",
+    "PrioritizedReplayBuffer",
+    "PrioritizedReplayBufferSamples",
+    "ReplayBuffer",
+    "ReplayBufferSamples",
+]
+
+Int64s = npt.NDArray[np.int64]
+Rows = list[npt.NDArray[Any]]
+# what an observation is called that is no dict, and the prefix of those of dicts
+OBSERVATION, NEXT = "observation", "next_observation"
+# vector steps that are written to the ring together, and their bytes
+MAX_STAGED, MAX_STAGED_BYTES = 256, 4 << 20
+
+
+class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
+    """Stable-Baselines3's ``ReplayBuffer`` over a ring: the same arguments, samples and draws.
+
+    Args:
+        buffer_size: transitions of all environments.
+        observation_space: of one environment.
+        action_space: of one environment.
+        device: of the samples.
+        n_envs: environments that step together.
+        optimize_memory_usage: leave out the position that is written next, as Stable-Baselines3 does then. An
+            observation is stored once in any case.
+        handle_timeout_termination: take ``infos[i]["TimeLimit.truncated"]`` into account: such ends are not ``dones``.
+        path: of the ring, a new directory; None: in memory.
+
+    Attributes:
+        store: the ring. Other processes may read it, and tables may be made over it.
+
+    Example:
+        ``DQN("MlpPolicy", env, replay_buffer_class=stepwell.sb3.ReplayBuffer)``
+
+    Notes:
+        ``next_obs`` is exact for every end: where the next ``obs`` is another one, the episode is truncated there. A
+        pickle has the transitions, and is loaded into a ring in memory. One thread at a time.
+    """
+
+    def __init__(  # noqa: PLR0917
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: Any = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        buffers.BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs=n_envs)
+        self.buffer_size = max(buffer_size // n_envs, 1)
+        self.optimize_memory_usage = optimize_memory_usage
+        self.handle_timeout_termination = handle_timeout_termination
+        self.dones = np.zeros((self.buffer_size, n_envs), np.float32)
+        self.timeouts = np.zeros((self.buffer_size, n_envs), np.float32)
+        self._begin(path)
+
+    def _begin(self, path: str | os.PathLike[str] | None) -> None:
+        """Make the ring, its writers, and the arrays of what is not in it yet."""
+        is_dict = isinstance(self.obs_shape, dict)
+        shapes = self.obs_shape if is_dict else {"": self.obs_shape}
+        spaces_of = self.observation_space.spaces if is_dict else {"": self.observation_space}
+        self._keys = list(shapes) if is_dict else None
+        self._names = [_name_of(key, number) for number, key in enumerate(shapes)]
+        observed = {
+            name: Array(shapes[key], spaces_of[key].dtype, final=True)
+            for name, key in zip(self._names, shapes, strict=True)
+        }
+        action = Array(self.action_dim, self._maybe_cast_dtype(self.action_space.dtype))
+        schema = observed | {"action": action, "reward": Array((), "float32")}
+        num_envs, step_bytes = self.n_envs, sum(feature.row_bytes for feature in schema.values()) * self.n_envs
+        room = max(3, min(MAX_STAGED, MAX_STAGED_BYTES // step_bytes, self.buffer_size))
+        # groups of environments are written one after the other: the ring keeps one group more than can be drawn
+        self.store = create(
+            ":memory:" if path is None else os.fspath(path), schema, capacity=(self.buffer_size + room) * num_envs
+        )
+        self._writers = [self.store.writer() for _ in range(num_envs)]
+        features = schema | {f"next_{name}": feature for name, feature in observed.items()}
+        # the newest vector steps, [room, n_envs, ...] by key: the first ones are written when there are as many
+        self._staged = {
+            key: np.zeros((room, num_envs, *feature.shape), feature.np_dtype) for key, feature in features.items()
+        }
+        self._ends = np.zeros((2, room, num_envs), np.bool_)
+        self._num_staged = self._num_written = 0
+        # of each cell, position * n_envs + environment, that is in the ring: number of its segment << 32 | its row
+        self._places = np.full(self.buffer_size * num_envs, -1, np.int64)
+        self._last_place = -1
+
+    @cached_property
+    def _history(self) -> History:
+        return History(self.store)
+
+    @cached_property
+    def _reader(self) -> PlaceReader:
+        """What reads transitions."""
+        fields = {name: Field(name) for name in self._names} | {f"next_{name}": Field(name, 1) for name in self._names}
+        return PlaceReader([self._history], fields | {"action": Field("action"), "reward": Field("reward")})
+
+    # transitions come
+
+    def add(  # noqa: PLR0917
+        self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]
+    ) -> None:
+        """Store a transition of each environment; see Stable-Baselines3's."""
+        timeouts: Any = None
+        if self.handle_timeout_termination:
+            timeouts = [info.get("TimeLimit.truncated", False) for info in infos]
+        self._add(obs, next_obs, action, reward, done, timeouts)
+
+    def _add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, timeouts: Any) -> None:  # noqa: PLR0917
+        staged, at, position = self._staged, self._num_staged, self.pos
+        if at == len(staged["reward"]):
+            self.flush()
+            at = self._num_staged
+        if self._keys is None:
+            rows, following = staged[OBSERVATION][at], staged[NEXT][at]
+            rows[...] = np.reshape(obs, rows.shape)
+            following[...] = np.reshape(next_obs, rows.shape)
+        else:
+            for key, name in zip(self._keys, self._names, strict=True):
+                rows, following = staged[name][at], staged[f"next_{name}"][at]
+                rows[...] = np.reshape(obs[key], rows.shape)
+                following[...] = np.reshape(next_obs[key], rows.shape)
+        actions = staged["action"][at]
+        actions[...] = np.reshape(action, actions.shape)
+        staged["reward"][at] = reward
+        self._ends[0, at] = self.dones[position] = done
+        if timeouts is not None:
+            self._ends[1, at] = self.timeouts[position] = timeouts
+        self._num_staged = at + 1
+        self.pos = position + 1
+        if self.pos == self.buffer_size:
+            self.full, self.pos = True, 0
+
+    def flush(self) -> None:
+        """Write to the ring what was added: all but the newest transitions, which wait for the next ones.
+
+        `add` does so from time to time, every few hundred steps.
+        """
+        self._write(max(self._num_staged - 1, 0))
+
+    def _write(self, stop: int) -> None:
+        """Write the staged vector steps before ``stop``; what follows the last of them is staged, or unknown."""
+        begin = self._num_written
+        if stop <= begin:
+            return
+        done, timeouts = self._ends
+        ends = done[:stop] | self._are_last(stop)
+        first, runs = self.pos - self._num_staged, []
+        for env, writer in enumerate(self._writers):
+            start = begin
+            for last in dict.fromkeys([*(np.flatnonzero(ends[begin:, env]) + begin).tolist(), stop - 1]):
+                cells = np.arange(first + start, first + last + 1) % self.buffer_size * self.n_envs + env
+                runs.append((cells, writer.append_batch(self._staged_rows(slice(start, last + 1), env))))
+                if ends[last, env]:
+                    is_terminated = bool(done[last, env] and not timeouts[last, env])
+                    final = {name: self._staged[f"next_{name}"][last, env, ...] for name in self._names}
+                    writer.end_episode(terminated=is_terminated, truncated=not is_terminated, final=final)
+                start = last + 1
+        self._take_places(runs)
+        # the last one stays: where it goes on, what follows it is not in the ring yet
+        self._num_written = int(stop < self._num_staged)
+        gone = stop - self._num_written
+        self._num_staged -= gone
+        for array in (*self._staged.values(), *self._ends):
+            array[: self._num_staged] = array[gone : gone + self._num_staged].copy()
+
+    def _are_last(self, stop: int) -> npt.NDArray[np.bool_]:
+        """Return which staged transitions are followed by another observation than their own, bool [stop, n_envs]."""
+        are_last = np.ones((stop, self.n_envs), np.bool_)
+        known = min(stop, self._num_staged - 1)
+        are_last[:known] = False
+        for name in self._names:
+            rows, following = _as_bytes(self._staged[name]), _as_bytes(self._staged[f"next_{name}"])
+            are_last[:known] |= (rows[1 : known + 1] != following[:known]).any(axis=2)
+        return are_last
+
+    def _staged_rows(self, steps: slice, env: int) -> dict[str, npt.NDArray[Any]]:
+        return {name: np.ascontiguousarray(self._staged[name][steps, env]) for name in self.store.schema or ()}
+
+    def _take_places(self, runs: list[tuple[Int64s, int]]) -> None:
+        """Take note of where the steps of cells were written, from the ids of the first of each run."""
+        self._history.advance()
+        numbers = self._history.numbers_by_ordinal()
+        for cells, step_id in runs:
+            ordinal, row = split_id(step_id)
+            place = int(numbers[ordinal]) << ROW_BITS | row
+            self._places[cells] = np.arange(place, place + len(cells))
+            self._last_place = place
+
+    def reset(self) -> None:
+        """Forget all transitions; the ring keeps their steps until newer ones take their place."""
+        self._write(self._num_staged)
+        super().reset()
+
+    def close(self) -> None:
+        """Write all that was added and seal the ring: another process then finds it whole. May be called twice."""
+        self._write(self._num_staged)
+        for writer in self._writers:
+            writer.close()
+
+    # transitions are drawn
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        """Draw transitions alike, by the random numbers of ``np.random`` that Stable-Baselines3 would take.
+
+        Args:
+            batch_size: how many.
+            env: a ``VecNormalize`` that normalizes observations and rewards.
+        """
+        if self.optimize_memory_usage and self.full:
+            positions = (np.random.randint(1, self.buffer_size, size=batch_size) + self.pos) % self.buffer_size
+        else:
+            positions = np.random.randint(0, self.buffer_size if self.full else self.pos, size=batch_size)
+        return self._get_samples(positions, env=env)
+
+    def _get_samples(self, batch_inds: Int64s, env: Any = None) -> Any:
+        envs = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))
+        cells = batch_inds * self.n_envs + envs
+        values = self._read(cells)
+        values["done"] = self.dones.take(cells) * (1 - self.timeouts.take(cells))
+        kind = ReplayBufferSamples if self._keys is None else DictReplayBufferSamples
+        return kind(*self._tensors(values, env))
+
+    def _tensors(self, values: Mapping[str, Any], env: Any) -> tuple[Any, ...]:
+        """Return observations, actions, next observations, dones and rewards as tensors."""
+        rewards = self._normalize_reward(values["reward"].reshape(-1, 1), env)
+        return (
+            self._observations(values, "", env),
+            self._tensor(values["action"]),
+            self._observations(values, "next_", env),
+            self._tensor(values["done"].reshape(-1, 1)),
+            self._tensor(rewards),
+        )
+
+    def _observations(self, values: Mapping[str, Any], prefix: str, env: Any) -> Any:
+        found = [values[f"{prefix}{name}"] for name in self._names]
+        if self._keys is None:
+            return self._tensor(self._normalize_obs(found[0], env))
+        normalized = self._normalize_obs(dict(zip(self._keys, found, strict=True)), env)
+        return {key: self._tensor(array) for key, array in normalized.items()}
+
+    def _tensor(self, array: npt.NDArray[Any]) -> Any:
+        # the arrays of a batch are its own: nothing else would change them
+        tensor = torch.from_numpy(array)
+        return tensor if self.device.type == "cpu" else tensor.to(self.device)
+
+    def _read(self, cells: Int64s) -> dict[str, npt.NDArray[Any]]:
+        """Return the transitions at cells, int64 [n]: position * n_envs + environment."""
+        ages = (self.pos - 1 - cells // self.n_envs) % self.buffer_size
+        is_staged = ages < self._num_staged
+        places = self._places.take(cells)
+        if is_staged.any():
+            places[is_staged] = self._last_place
+        else:
+            is_staged = None
+        if self._last_place < 0:
+            values = {key: np.zeros((len(cells), *array.shape[2:]), array.dtype) for key, array in self._staged.items()}
+        else:
+            values = self._read_places(places)
+        if is_staged is not None:
+            at, envs = self._num_staged - 1 - ages[is_staged], cells[is_staged] % self.n_envs
+            for key, array in self._staged.items():
+                values[key][is_staged] = array[at, envs]
+        return values
+
+    def _read_places(self, found: Int64s) -> dict[str, npt.NDArray[Any]]:
+        """Return the transitions of rows of segments: what follows each one is in the row after it."""
+        places = np.empty((PLACE_ROWS, len(found)), np.int64)
+        places[EPISODE] = -1
+        np.right_shift(found, ROW_BITS, out=places[SEGMENT])
+        np.bitwise_and(found, MAX_ROWS - 1, out=places[ROW])
+        places[LO] = places[ROW]
+        np.add(places[ROW], 2, out=places[HI_STEP])
+        places[HI_FINAL] = places[HI_STEP]
+        return self._reader.read_places([places])
+
+    # the arrays of Stable-Baselines3's buffer, read from the ring
+
+    @property
+    def observations(self) -> Any:
+        """Observations by position and environment: a `Column`, or of dicts one for each key."""
+        return self._observed("")
+
+    @property
+    def next_observations(self) -> Any:
+        """What came after each action, as `observations`."""
+        return self._observed("next_")
+
+    @property
+    def actions(self) -> Column:
+        """Actions by position and environment."""
+        return Column(self, "action")
+
+    @property
+    def rewards(self) -> Column:
+        """Rewards by position and environment."""
+        return Column(self, "reward")
+
+    def _observed(self, prefix: str) -> Any:
+        columns = [Column(self, f"{prefix}{name}") for name in self._names]
+        return columns[0] if self._keys is None else dict(zip(self._keys, columns, strict=True))
+
+    @cached_property
+    def _grid(self) -> Int64s:
+        """The cell of each position and environment."""
+        return np.arange(self.buffer_size * self.n_envs).reshape(self.buffer_size, self.n_envs)
+
+    # pickles
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle has: the settings, and the transitions from the oldest to the newest."""
+        size, first = self.size(), self.pos if self.full else 0
+        positions = (np.arange(size) + first) % self.buffer_size
+        values = self._read(self._grid[positions].reshape(-1))
+        state = {name: value for name, value in self.__dict__.items() if name in _KEPT or not name.startswith("_")}
+        del state["store"]
+        steps = {key: array.reshape(size, self.n_envs, *array.shape[1:]) for key, array in values.items()}
+        return state | {"transitions": steps}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        steps = state.pop("transitions")
+        self.__dict__.update(state)
+        pos, full, dones, timeouts = self.pos, self.full, self.dones, self.timeouts
+        self._begin(None)
+        self.dones, self.timeouts = dones.copy(), timeouts.copy()
+        self.pos = first = pos if full else 0
+        for number in range(len(steps["reward"])):
+            at = (first + number) % self.buffer_size
+            rows, following = (self._keyed(steps, prefix, number) for prefix in ("", "next_"))
+            action, reward = steps["action"][number], steps["reward"][number]
+            self._add(rows, following, action, reward, dones[at], timeouts[at])
+        self.pos, self.full, self.dones, self.timeouts = pos, full, dones, timeouts
+
+    def _keyed(self, steps: Mapping[str, Any], prefix: str, number: int) -> Any:
+        """Return the observations of a vector step as `add` takes them."""
+        rows = [steps[f"{prefix}{name}"][number] for name in self._names]
+        return rows[0] if self._keys is None else dict(zip(self._keys, rows, strict=True))
+
+
+# attributes that begin with _ and are in a pickle: those of Stable-Baselines3's own classes
+_KEPT = frozenset({"_current_ep_start"})
+
+
+class DictReplayBuffer(ReplayBuffer, buffers.DictReplayBuffer):  # type: ignore[misc]
+    """Stable-Baselines3's ``DictReplayBuffer`` over a ring; see `ReplayBuffer`."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        ReplayBuffer.__init__(self, *args, **options)
+        if self._keys is None:
+            raise TableError("DictReplayBuffer needs a Dict observation space. Use ReplayBuffer.")
+
+
+class HerReplayBuffer(her_replay_buffer.HerReplayBuffer, DictReplayBuffer):  # type: ignore[misc]
+    """Stable-Baselines3's ``HerReplayBuffer`` over a ring: its arguments, draws and goals."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = DictReplayBuffer.__getstate__(self)
+        del state["env"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        DictReplayBuffer.__setstate__(self, state)
+        self.env = None
+
+
+class NStepReplayBuffer(buffers.NStepReplayBuffer, ReplayBuffer):  # type: ignore[misc]
+    """Stable-Baselines3's ``NStepReplayBuffer`` over a ring: its arguments, draws and returns."""
+
+
+class PrioritizedReplayBufferSamples(NamedTuple):
+    """A batch of a `PrioritizedReplayBuffer`.
+
+    Args:
+        observations: [B, ...], or a dict of such.
+        actions: [B, action_dim].
+        next_observations: as ``observations``.
+        dones: float32 [B, 1].
+        rewards: float32 [B, 1].
+        discounts: float32 [B, 1], what the value of ``next_observations`` counts; 0 where it is not to be used.
+        weights: float32 [B, 1], importance weights over the largest one.
+        indices: uint64 [B], numpy: what `PrioritizedReplayBuffer.update_priorities` takes.
+    """
+
+    observations: Any
+    actions: Any
+    next_observations: Any
+    dones: Any
+    rewards: Any
+    discounts: Any
+    weights: Any
+    indices: npt.NDArray[np.uint64]
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """A replay buffer of Stable-Baselines3's kind that draws by priority, over n steps.
+
+    Args:
+        alpha: exponent of the priorities.
+        beta: exponent of the importance weights; a number, ``(first, last, samples)``, or a function.
+        eps: what `update_priorities` adds to each.
+        n_steps: rewards of a transition.
+        gamma: discount of one step.
+        seed: of what is drawn; None: from ``np.random``.
+        options: of `ReplayBuffer`, ``path`` among them.
+
+    Attributes:
+        table: the `stepwell.Table` of the transitions.
+
+    Notes:
+        A transition can be drawn when the ``n_steps`` steps after it are there, or its episode has ended. A pickle has
+        no priorities: all transitions begin with the same one.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        alpha: float = 0.6,
+        beta: Any = 0.4,
+        eps: float = 1e-6,
+        n_steps: int = 1,
+        gamma: float = 0.99,
+        seed: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.alpha, self.beta, self.eps, self.n_steps, self.gamma = alpha, beta, eps, n_steps, gamma
+        self.seed = int(np.random.randint(2**31)) if seed is None else seed
+        super().__init__(*args, **options)
+
+    @property
+    def table(self) -> Table:
+        """The table of the transitions."""
+        return self._parts[0]
+
+    @cached_property
+    def _parts(self) -> tuple[Table, Any]:
+        targets = transition_fields(self._names, n_step=self.n_steps, discount=self.gamma)
+        size = self.buffer_size * self.n_envs
+        sampler = Prioritized(self.alpha)
+        return Table(self.store, sampler=sampler, pattern=targets.pattern, max_size=size, seed=self.seed), targets
+
+    @cached_property
+    def _loaders(self) -> dict[int, ReplayLoader]:
+        return {}
+
+    def _loader(self, batch_size: int) -> ReplayLoader:
+        loader = self._loaders.get(batch_size)
+        if loader is None:
+            table, targets = self._parts
+            options = {"beta": self.beta, "transform": targets.transform, "timeout": 0.0}
+            loader = self._loaders[batch_size] = ReplayLoader(table, targets.fields, batch_size=batch_size, **options)
+        return loader
+
+    def sample(self, batch_size: int, env: Any = None) -> PrioritizedReplayBufferSamples:
+        """Draw transitions by priority.
+
+        Args:
+            batch_size: how many.
+            env: a ``VecNormalize`` that normalizes observations and rewards.
+
+        Raises:
+            TableError: there is no transition yet.
+        """
+        self.flush()
+        try:
+            batch = next(self._loader(batch_size))
+        except RateLimitError as error:
+            raise TableError(
+                f"no transition of {self.n_steps} steps is there yet. Add more before sampling."
+            ) from error
+        values = dict(batch) | {"done": batch["terminated"].astype(np.float32)}
+        discounts, weights = (self._tensor(batch[key].reshape(-1, 1)) for key in ("discount", "table.weight"))
+        return PrioritizedReplayBufferSamples(*self._tensors(values, env), discounts, weights, batch["table.key"])
+
+    def update_priorities(self, indices: npt.NDArray[np.uint64], priorities: Any) -> int:
+        """Give drawn transitions new priorities, ``abs(priority) + eps``.
+
+        Args:
+            indices: of a sample.
+            priorities: float [B] or [B, 1], numpy or torch.
+
+        Returns:
+            How many of them were still there.
+        """
+        if isinstance(priorities, torch.Tensor):
+            priorities = priorities.detach().cpu().numpy()
+        return self.table.update_priorities(indices, np.abs(np.asarray(priorities, np.float64)).reshape(-1) + self.eps)
+
+
+class Column:
+    """One array of a buffer, [buffer_size, n_envs, ...], whose rows are read when it is indexed.
+
+    Positions that were never written are zeros. Reading only: what a buffer of Stable-Baselines3 changes in place are
+    ``dones`` and ``timeouts``, which are arrays.
+    """
+
+    def __init__(self, buffer: ReplayBuffer, key: str) -> None:
+        self._buffer, self._key = buffer, key
+        staged = buffer._staged[key]
+        self.dtype = staged.dtype
+        self.shape = (buffer.buffer_size, *staged.shape[1:])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+        parts = index if isinstance(index, tuple) else (index,)
+        cells = np.asarray(self._buffer._grid[parts[:2]])
+        flat = cells.reshape(-1)
+        is_there = flat < self._buffer.size() * self._buffer.n_envs
+        found = np.zeros((len(flat), *self.shape[2:]), self.dtype)
+        if is_there.any():
+            found[is_there] = self._buffer._read(flat[is_there])[self._key]
+        found = found.reshape(*cells.shape, *self.shape[2:])
+        return found[(*(slice(None),) * cells.ndim, *parts[2:])]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+    def __repr__(self) -> str:
+        return f"<Column {self._key} {self.dtype}{list(self.shape)}>"
+
+
+def _name_of(key: str, number: int) -> str:
+    """Return the feature of an observation, or of one key of a dict of them."""
+    if not key:
+        return OBSERVATION
+    name = f"{OBSERVATION}.{key}"
+    return name if is_feature_name(name) else f"{OBSERVATION}.{number}"
+
+
+def _as_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Return [room, n_envs, ...] as the bytes of each row, uint8 [room, n_envs, bytes]."""
+    return array.reshape(*array.shape[:2], -1).view(np.uint8)

@@ -20,7 +20,7 @@ LAYERS = (
     ("order",),
     ("loader",),
     ("replay",),
-    ("recorders",),
+    ("recorders", "sb3"),
     ("formats",),
     ("lerobot", "beton", "webdataset", "tfds", "readers"),
     ("ffcv",),

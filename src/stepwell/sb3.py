@@ -90,6 +90,9 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         pickle has the transitions, and is loaded into a ring in memory. One thread at a time.
     """
 
+    pos: int
+    full: bool
+
     def __init__(  # noqa: PLR0917
         self,
         buffer_size: int,
@@ -277,7 +280,7 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         kind = ReplayBufferSamples if self._keys is None else DictReplayBufferSamples
         return kind(*self._tensors(values, env))
 
-    def _tensors(self, values: Mapping[str, Any], env: Any) -> tuple[Any, ...]:
+    def _tensors(self, values: Mapping[str, Any], env: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Return observations, actions, next observations, dones and rewards as tensors."""
         rewards = self._normalize_reward(values["reward"].reshape(-1, 1), env)
         return (

@@ -518,11 +518,8 @@ def _places_by_rows(root: Path, info: DatasetInfo, first: Ints) -> tuple[Ints, I
 
 
 def read_tasks(root: Path, info: DatasetInfo) -> tuple[str, ...]:
-    """Return the texts of a dataset's tasks by their task_index, "" at one that no task has; raises FormatError.
-
-    ``lerobot`` looks them up by their place in the file instead: where a file is not in the order of its task_index, it
-    gives other texts, and wrong ones.
-    """
+    """Return the texts of a dataset's tasks by their task_index, "" at one that no task has; raises FormatError."""
+    # lerobot looks them up by their place in the file: where that is not the order of task_index, its texts are wrong
     rows, path = read_task_rows(root, info), root / (TASKS_TABLE if info.is_v3 else TASKS_LINES)
     texts = dict(rows)
     if len(texts) < len(rows):

@@ -248,11 +248,9 @@ class DatasetMeta:
 
 
 def dataset_info(store: Store, ignore: Collection[str] = ()) -> dict[str, Any]:
-    """Return what ``meta/info.json`` holds of a store that is or was a LeRobot dataset, or would hold of any other.
-
-    Features of the dataset that the store does not have are left out, those that were added come last. Features that
-    vary in shape are no tensors, and are left out, too.
-    """
+    """Return what ``meta/info.json`` holds of a store that is or was a LeRobot dataset, or would hold of any other."""
+    # Features of the dataset that the store does not have are left out, those that were added come last. Features that
+    # vary in shape are no tensors, and are left out, too.
     schema, raw = store.schema, store.metadata.get("lerobot", {}).get("info")
     fps = store.fps if raw is None else raw.get("fps", store.fps)
     if schema is None or not fps:

@@ -202,12 +202,7 @@ _ROW_GROUPS = RowGroups()
 
 
 def png_or_jpeg(head: bytes) -> str | None:
-    r"""Return "png" or "jpeg" by a file's first bytes; None for anything else.
-
-    Example:
-        >>> png_or_jpeg(b"\xff\xd8\xff\xe0")
-        'jpeg'
-    """
+    """Return "png" or "jpeg" by a file's first bytes; None for anything else."""
     for name in ("png", "jpeg"):
         if head.startswith(SIGNATURES[name]):
             return name

@@ -199,10 +199,8 @@ def _runs_of(pieces: Pieces) -> _Runs:
 
 
 def _sane_ranges(episodes: EpisodeRecords, pieces: Pieces) -> tuple[Mask, Mask]:
-    """Return which ranges of the table can be, and in which of these frame_index counts from 0 on.
-
-    A range that can be lies among the rows that were read, and overlaps no other.
-    """
+    """Return which ranges of the table are possible, and in which of these frame_index counts from 0 on."""
+    # a possible range lies among the rows that were read, and overlaps no other
     last = int(pieces.stop.max()) if len(pieces) else 0
     is_sane = (episodes.first >= 0) & (episodes.first < episodes.stop) & (episodes.stop <= last)
     order = np.argsort(episodes.first, kind="stable")
@@ -371,12 +369,7 @@ def _report(subject: Subject, places: Places, rule: Rule, wrong: Mask, detail: C
 
 
 def is_action(name: str) -> bool:
-    """Whether a feature is an action of the robot.
-
-    Example:
-        >>> is_action("action"), is_action("action.gripper"), is_action("observation.actions")
-        (True, True, False)
-    """
+    """Return whether a feature is an action of the robot: "action", "action.gripper", not "observation.actions"."""
     return name.partition(".")[0] == ACTION
 
 

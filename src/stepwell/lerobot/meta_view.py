@@ -18,7 +18,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from stepwell.errors import FeatureNotFoundError, FormatError, WindowError
 from stepwell.lerobot.info import INDEX_FEATURES, INDEX_INFOS
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from stepwell.lerobot.metadata import Metadata
     from stepwell.store import Store
 
-__all__ = ["DatasetMeta", "EpisodeRows", "TaskRows", "dataset_info", "finished_episodes"]
+__all__ = ["DatasetMeta", "EpisodeRows", "TaskRows", "dataset_info"]
 
 SUBTASKS = "meta/subtasks.parquet"
 
@@ -279,12 +278,6 @@ def dataset_info(store: Store, ignore: Collection[str] = ()) -> dict[str, Any]:
     return info
 
 
-def finished_episodes(store: Store) -> npt.NDArray[np.int64]:
-    """Return the numbers of the episodes that a dataset over a store has: none is being recorded."""
-    found: npt.NDArray[np.int64] = np.flatnonzero(~store.episodes.is_open)
-    return found
-
-
 def _described(feature: Feature) -> dict[str, Any]:
     """Return what LeRobot says of a feature."""
     if feature.kind == "text":
@@ -311,7 +304,7 @@ def _subtasks(path: Path) -> list[str]:
 
 def _store_columns(store: Store) -> dict[str, Sequence[Any]]:
     """Return the columns of a store's own episodes."""
-    places, every = finished_episodes(store), episode_tasks(store)
+    places, every = np.flatnonzero(~store.episodes.is_open), episode_tasks(store)
     lengths = store.episodes.length[places]
     stops = np.cumsum(lengths)
     return {

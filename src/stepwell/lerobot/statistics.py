@@ -301,15 +301,7 @@ def read_statistics(root: Path, info: DatasetInfo, episodes: EpisodeStatistics) 
 
 
 def merged(parts: Iterable[Mapping[str, Any]], where: str) -> Statistics | None:
-    """Return the statistics of several episodes together; None of no episode.
-
-    Minimum, maximum, count, mean and standard deviation (of the population); quantiles cannot be merged.
-
-    Example:
-        >>> one, two = ({"x": dict.fromkeys(MERGED, [value])} for value in (1.0, 3.0))
-        >>> merged([one, two], "somewhere")["x"]["mean"]
-        array([2.5])
-    """
+    """Return the statistics of several episodes together, None of no episode; quantiles cannot be merged."""
     rows: dict[str, list[list[Any]]] = {}
     for part in parts:
         if not isinstance(part, dict):

@@ -9,7 +9,8 @@ recorded while the tests run::
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from stepwell.json_text import parse_json
 from stepwell.kernels.kernel import KERNELS
 
-__all__ = ["compile_all", "known_signatures", "record_signatures"]
+__all__ = ["compile_all", "known_signatures", "load_kernels", "record_signatures"]
 
 PATH = Path(__file__).with_name("signatures.json")
 Signature = tuple[str, ...]
@@ -27,6 +28,23 @@ def known_signatures() -> dict[str, list[Signature]]:
     """Return the signatures of kernels, by dotted name."""
     known = parse_json(PATH.read_text())
     return {name: [tuple(signature) for signature in signatures] for name, signatures in known.items()}
+
+
+def load_kernels(names: Iterable[str]) -> None:
+    """Load kernels from numba's cache, or compile them, so that their first call does not."""
+    for name in names:
+        _load_kernel(name)
+
+
+@cache
+def _load_kernel(name: str) -> None:
+    for signature in _signatures_read_once().get(name, ()):
+        kernel_of(name).compile(tuple(map(type_of, signature)))
+
+
+@cache
+def _signatures_read_once() -> dict[str, list[Signature]]:
+    return known_signatures()
 
 
 def kernel_of(name: str) -> Any:

@@ -49,6 +49,13 @@ __all__ = ["ReplayLoader"]
 Built = tuple[Progress, Batch]
 Source = Inline[Any, Built] | Pipeline[Any, Built] | DeviceSource
 FORMAT = 1
+# what most batches call, beside the kernels of tables
+KERNELS = (
+    "stepwell.replay.batch_kernels.importance_weights",
+    "stepwell.replay.batch_kernels.mark_last_steps",
+    "stepwell.kernels.gather.touch_and_gather",
+    "stepwell.kernels.windows.mark_rows",
+)
 # about a state that does not fit, by what differs
 WHAT_TO_DO = {
     "format": "Give what state_dict() of a ReplayLoader returned.",
@@ -157,6 +164,9 @@ class ReplayLoader:
             raise OrderError(f'clip={clip!r}. Allowed: "episode" or "item".')
         checked_timeout(timeout)
         self._num_threads = int(threads)
+        from stepwell.kernels.signatures import load_kernels
+
+        load_kernels(KERNELS)
         self._rows, reader = open_sources(sources, fields, seed=self.settings.seed, is_clipped=clip == "item")
         is_known = not self.tables and reader.num_bytes(batch_size) <= SMALL_BYTES
         if prefetch is None and not threads and is_known:

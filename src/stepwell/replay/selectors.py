@@ -56,6 +56,7 @@ class Selector(ABC):
     Attributes:
         num: slots in it.
         is_taken: whether a table has it.
+        kernels: dotted names of kernels that a table calls to insert and draw, and loads when it is made.
 
     Example:
         >>> selector = Fifo()
@@ -72,6 +73,7 @@ class Selector(ABC):
 
     num: int = 0
     is_taken: bool = False
+    kernels: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def insert(self, slots: Slots, priorities: Reals) -> None:
@@ -123,6 +125,7 @@ class Selector(ABC):
 
 
 class _InsertionOrder(Selector):
+    kernels = ("stepwell.replay.link_kernels.append_slots",)
     _end: ClassVar[int]
 
     def __init__(self) -> None:
@@ -188,6 +191,8 @@ class Uniform(Selector):
         array([0.25, 0.25, 0.25])
     """
 
+    kernels = ("stepwell.replay.link_kernels.add_members", "stepwell.replay.link_kernels.draw_members")
+
     def __init__(self) -> None:
         self.clear()
 
@@ -237,6 +242,7 @@ class Uniform(Selector):
 
 
 class _Heap(Selector):
+    kernels = ("stepwell.replay.heap_kernels.touch_slots",)
     _sign: ClassVar[float]
 
     def __init__(self) -> None:
@@ -316,6 +322,12 @@ class Prioritized(Selector):
         Changes and draws of a batch cost a few cache lines a slot, see `stepwell.replay.sum_tree_kernels`. Powers above
         1e290 count as 1e290.
     """
+
+    kernels = (
+        "stepwell.replay.link_kernels.add_members",
+        "stepwell.replay.sum_tree_kernels.set_weights",
+        "stepwell.replay.sum_tree_kernels.draw_weighted",
+    )
 
     def __init__(self, exponent: float) -> None:
         self.exponent = float(exponent)

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import TableError
+from stepwell.kernels.signatures import load_kernels
 from stepwell.order.order import derive_key
 from stepwell.replay import table_states
 from stepwell.replay.contents import Contents, Sample, checked_count, joined_samples
@@ -52,6 +53,15 @@ Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 Reals = npt.NDArray[np.float64]
 Pathlike = str | os.PathLike[str]
+# what inserting, drawing and updating call, beside the kernels of the selectors
+KERNELS = (
+    "stepwell.replay.pattern_kernels.anchors_of_runs",
+    "stepwell.replay.item_kernels.insert_items",
+    "stepwell.replay.item_kernels.grow_items",
+    "stepwell.replay.item_kernels.take_items",
+    "stepwell.replay.item_kernels.find_items",
+    "stepwell.replay.item_kernels.update_items",
+)
 
 
 class Table:
@@ -126,6 +136,7 @@ class Table:
         )
         # how long a draw may do without following, and when the store was followed last
         self._follow_seconds = self.settings.follow_seconds
+        load_kernels((*KERNELS, *chosen.kernels, *removing.kernels))
         self._followed = -float("inf")
         self.store = store
         self.history = History(store)

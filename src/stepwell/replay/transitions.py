@@ -135,8 +135,11 @@ class TransitionTargets:
     is_by_row = True
 
     def __init__(self, observations: tuple[str, ...], n_step: int, discount: float, stack: int) -> None:
+        from stepwell.kernels.signatures import load_kernels
         from stepwell.replay.batch_kernels import n_step_returns, one_step_discounts
 
+        name = "one_step_discounts" if n_step == 1 else "n_step_returns"
+        load_kernels([f"stepwell.replay.batch_kernels.{name}"])
         self._n_step_returns, self._one_step_discounts = n_step_returns, one_step_discounts
         self.observations = observations
         self.n_step = n_step

@@ -20,7 +20,7 @@ LAYERS = (
     ("order",),
     ("loader",),
     ("replay",),
-    ("recorders", "sb3"),
+    ("recorders", "sb3", "torchrl"),
     ("formats",),
     ("lerobot", "beton", "webdataset", "tfds", "readers"),
     ("ffcv",),

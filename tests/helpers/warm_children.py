@@ -11,6 +11,7 @@ import atexit
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import threading
@@ -46,6 +47,8 @@ def context() -> Any:
 def stop() -> None:
     """End the process that is forked."""
     if context.cache_info().currsize:
+        # it would wait for whatever has inherited its pipe
+        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGTERM)
         forkserver._forkserver._stop()
 
 

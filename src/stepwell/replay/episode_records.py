@@ -77,6 +77,11 @@ class EpisodeRecords:
         self.num_seen += count
         return first
 
+    def room(self, count: int) -> Int64s:
+        """Return the window's records, with room for ``count`` more."""
+        records, base = self.window
+        return records if self.num_seen - base + count <= len(records) else self._make_room(count)[0]
+
     def mark_gone(self, episodes: Int64s) -> Int64s:
         """Let episodes go that are still there; return int64 [m, 2], each of those and the row after its last."""
         records, base = self.window

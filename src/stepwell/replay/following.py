@@ -29,7 +29,6 @@ from stepwell.replay.episode_records import (
 )
 from stepwell.store import Segment, Store
 from stepwell.store.commit import CARRIED_WORD, EPISODES_WORD, ROWS_WORD, SEALED_WORD
-from stepwell.store.lanes import rows_until
 from stepwell.store.layout import DELETED, SEGMENTS, STORE_JSON, step_id
 from stepwell.store.manifests import ARRANGEMENT_JSON
 from stepwell.store.ring import RingCut
@@ -220,19 +219,24 @@ class FollowedLanes(FollowedSegment):
         num_steps: vector steps that were seen.
         open_starts: int64 [k], first rows of the open episodes, ascending.
         open_episodes: int64 [k], their numbers.
+        lanes: int64 [3, lanes], see `stepwell.replay.following_kernels`; None where it is to be made anew.
     """
 
-    __slots__ = ("_by_row", "num_steps", "open_episodes", "open_starts")
+    __slots__ = ("_by_row", "lanes", "num_steps", "open_episodes", "open_starts")
 
     def __init__(self, segment: Segment, number: int) -> None:
         super().__init__(segment, number)
         self.num_steps = 0
+        self.lanes: Int64s | None = None
         self.open_starts = self.open_episodes = np.empty(0, np.int64)
         self._by_row: tuple[Int64s, Int64s] | None = None
 
     def has_news(self) -> bool:
-        """Refresh the segment; return whether it has what was not seen."""
+        """Return whether it has what was not seen."""
         segment = self.segment
+        words = segment.lane_words
+        if words is not None and self.num_steps and not words[SEALED_WORD]:
+            return words[ROWS_WORD] != self.num_steps
         try:
             segment.refresh()
         except FileNotFoundError:
@@ -268,12 +272,6 @@ class FollowedLanes(FollowedSegment):
         found = np.minimum(starts.searchsorted(rows), len(starts) - 1)
         there: Int64s = episodes[found[starts[found] == rows]]
         return there
-
-    def steps_before(self, lo: Int64s, stop: Int64s, step: int) -> Int64s:
-        """Return how many rows of runs from ``lo`` to before ``stop`` the first ``step`` vector steps wrote."""
-        # a lane has gained a row and a final one at most by each since the last look
-        most = 2 * (step - self.first_row) + 2
-        return rows_until(self.segment.lane_marks(), lo, np.clip(stop - lo, 0, most), step)
 
 
 class RingTrimmer:

@@ -15,12 +15,13 @@ few numbers of each; what is done at every call grows with what is new, never wi
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import LoaderError, SegmentGoneError, TableError
+from stepwell.errors import CorruptSegmentError, LoaderError, SegmentGoneError, TableError
 from stepwell.kernels.places import CHAIN_START, CHAIN_STEP, PLACE_ROWS
 from stepwell.replay.episode_records import (
     FLAGS,
@@ -43,7 +44,9 @@ from stepwell.replay.episode_records import (
 )
 from stepwell.replay.following import FollowedLanes, FollowedSegment, Growth, RingTrimmer, StoreWatch, Tail
 from stepwell.store import Segment, Store
+from stepwell.store.commit import ROWS_WORD, SEALED_WORD
 from stepwell.store.episodes import EPISODE_DTYPE, MAX_SKIPPED, num_ended_rows
+from stepwell.store.lanes import EPISODES_SO_FAR
 from stepwell.store.layout import split_id, step_id
 from stepwell.store.maintenance import hidden_steps, read_deleted
 from stepwell.windows.chains import Chains, cells_of
@@ -129,10 +132,12 @@ class History:
 
     def __init__(self, store: Store) -> None:
         from stepwell.replay.batch_kernels import mark_last_steps
+        from stepwell.replay.following_kernels import follow_lanes, trim_lanes
         from stepwell.replay.item_kernels import item_places
 
         # bound once: an import statement would cost as much as the kernel's call
         self._mark_last_steps, self._item_places = mark_last_steps, item_places
+        self._follow_lanes, self._trim_of_lanes = follow_lanes, trim_lanes
         self.store = Store(str(store.path), "r", store.address, store.trust)
         self.stores = (self.store,)
         self.segments: list[Any] = []
@@ -442,8 +447,13 @@ class History:
         """
         if isinstance(followed, FollowedLanes):
             state = followed.segment.lane_state
-            if state is None or followed.num_steps:
+            if state is None or followed.num_steps or not state.carried.any():
                 return False
+            for one in self._live:
+                if one is not followed and not one.has_news():
+                    continue
+                with suppress(FileNotFoundError):
+                    one.segment.refresh()
             origins = state.carried[state.carried[:, 0] > 0, 1]
             opened = (one.segment.open_records()["origin"] for one in self._live if one is not followed)
             return any(np.isin(each, origins).any() for each in opened)
@@ -454,9 +464,12 @@ class History:
 
     def _take(self, changed: list[FollowedSegment]) -> None:
         """Take in the rows and records of segments that have news."""
+        changed = [one for one in changed if not (isinstance(one, FollowedLanes) and self._grow_lanes(one))]
         fresh = []
         for followed in changed:
             segment = followed.segment
+            if isinstance(followed, FollowedLanes):
+                segment.refresh()
             new = segment.records[followed.num_records :]
             if isinstance(followed, FollowedLanes):
                 new = self._end_lanes(followed, new)
@@ -550,8 +563,50 @@ class History:
             episode = followed.begin(self.table, start, num_rows, skipped, origin)
             self._runs.append((episode, start, num_rows, 0))
 
+    def _grow_lanes(self, followed: FollowedLanes) -> bool:
+        """Take in new vector steps by one call; False where more has to be looked at."""
+        segment, lanes = followed.segment, followed.lanes
+        words, state = segment.lane_words, segment.lane_state
+        if words is None or state is None or lanes is None or words[SEALED_WORD] or len(self._deleted):
+            return False
+        num_steps = words[ROWS_WORD]
+        try:
+            num_records = int(segment.lane_steps()[num_steps - 1, EPISODES_SO_FAR])
+            ended = np.empty((0, 6), np.int64)
+            if num_records > followed.num_records:
+                ended = segment.read_records(followed.num_records, num_records)
+        except (FileNotFoundError, CorruptSegmentError):
+            return False
+        if (ended[:, 5] >> 24 & 1).any():
+            # some were taken back
+            return False
+        runs = np.empty((lanes.shape[1] + len(ended), 4), np.int64)
+        records = self.table.room(len(runs))
+        base, first = self.table.window[1], self.table.num_seen
+        num_runs, num_added, num_lost = self._follow_lanes(
+            segment.lane_marks(), num_steps, state.capacity, lanes, ended, state.carried, followed.number,
+            step_id(segment.ordinal, 0), records, base, first, runs,
+        )  # fmt: skip
+        self.table.num_seen += num_added
+        if num_added:
+            followed.add(
+                records[first - base : first - base + num_added, START].copy(), np.arange(first, first + num_added)
+            )
+        runs = runs[:num_runs]
+        if num_runs:
+            self._runs.append(runs)
+        if num_lost:
+            lines = runs[:, 0] - base
+            is_lost = (runs[:, 3] != 0) & (records[lines, LO] >= records[lines, HI_STEP])
+            self._evicted.append(self.table.mark_gone(runs[is_lost, 0]))
+        followed.num_steps, followed.num_records = num_steps, num_records
+        return True
+
     def _end_lanes(self, followed: FollowedLanes, new: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
         """End the open episodes that new records are of; returns the other ones."""
+        if followed.lanes is not None:
+            is_open = followed.lanes[2] >= 0
+            followed.open_starts, followed.open_episodes = followed.lanes[1, is_open], followed.lanes[2, is_open]
         starts, numbers = followed.open_starts, followed.open_episodes
         if not len(starts) or not len(new):
             return new
@@ -587,9 +642,14 @@ class History:
             if len(before[1]):
                 self._evicted.append(self.table.mark_gone(before[1]))
             followed.open_starts = followed.open_episodes = np.empty(0, np.int64)
+            followed.lanes = None
             return
         followed.num_steps = state.num_steps
         opened = followed.segment.open_records()
+        firsts = np.arange(len(state.counts)) * state.capacity
+        followed.lanes = lanes = np.empty((3, len(firsts)), np.int64)
+        lanes[0] = lanes[1] = firsts + state.counts
+        lanes[2] = -1
         starts, stops = opened["start"].copy(), opened["start"] + opened["length"]
         # both ascend; there may be none before
         at = np.minimum(before[0].searchsorted(starts), max(len(before[0]) - 1, 0))
@@ -613,24 +673,21 @@ class History:
         if len(runs):
             self._runs.append(runs)
         followed.open_starts, followed.open_episodes = starts, episodes
+        places = starts // state.capacity
+        lanes[1, places], lanes[2, places] = starts, episodes
 
     def _trim_lanes(self, followed: FollowedLanes, step: int) -> None:
         """Let go what the first vector steps of a segment with lanes wrote."""
-        records, base = self.table.window
-        episodes = followed.episodes[followed.episodes >= base]
-        episodes = episodes[records[episodes - base, FLAGS] & IS_GONE == 0]
-        lines = episodes - base
-        lo, stop = records[lines, LO], records[lines, HI_STEP]
-        gone = followed.steps_before(lo, stop, step)
         followed.first_row = step
-        lo = lo + gone
-        is_whole = (lo >= stop) & (records[lines, FLAGS] & IS_OPEN == 0)
-        is_cut = (gone > 0) & ~is_whole
-        if is_whole.any():
-            self._evicted.append(self.table.mark_gone(episodes[is_whole]))
-        if is_cut.any():
-            records[lines[is_cut], LO] = lo[is_cut]
-            self._evicted.append(np.stack([episodes[is_cut], lo[is_cut]], axis=1))
+        evicted = np.empty((len(followed.episodes), 2), np.int64)
+        try:
+            marks = followed.segment.lane_marks()
+        except FileNotFoundError:
+            # the next look at the directory finds it gone
+            return
+        count = self._trim_of_lanes(marks, step, followed.episodes, *self.table.window, evicted)
+        if count:
+            self._evicted.append(evicted[:count])
 
     def _trim(self, trimmer: RingTrimmer, changed: list[FollowedSegment]) -> None:
         """Let go what lies beyond the ring's capacity."""

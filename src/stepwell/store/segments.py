@@ -166,6 +166,18 @@ class Segment:
         return None if progress is None or progress.is_cut or self.has_lanes else progress.words
 
     @property
+    def lane_words(self) -> memoryview[int] | None:
+        """The words of the commit record of an open segment with lanes; None when they do not count."""
+        progress = self._progress
+        return None if progress is None or progress.is_cut or not self.has_lanes else progress.words
+
+    def read_records(self, first: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return some of its committed episode records as words, int64 [k, 6]; they are not checked."""
+        data, _ = self._read_records(first, stop)
+        # written to by nobody, and of the type that kernels are compiled for
+        return np.frombuffer(bytearray(data), "<i8").reshape(-1, 6)
+
+    @property
     def lane_state(self) -> LaneState | None:
         """What is committed of an open segment with lanes; None of any other."""
         return self._lanes
@@ -180,8 +192,11 @@ class Segment:
         state = self._lanes
         if state is None and not self.is_sealed:
             return np.empty((0, STEP_WORDS), np.int64)
-        data = self._lane_map(LANE_STEPS, 0 if state is None else state.num_steps)
-        return data if state is None else data[: state.num_steps]
+        # what it has by now, though it was not refreshed since
+        progress = self._progress
+        num_steps = 0 if state is None or progress is None else max(progress.rows, state.num_steps)
+        data = self._lane_map(LANE_STEPS, num_steps)
+        return data if state is None else data[:num_steps]
 
     def lane_marks(self) -> npt.NDArray[np.uint32]:
         """Return the vector step that wrote each row, from 1 on; 0: no row is there, or it is not committed."""

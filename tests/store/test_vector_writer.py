@@ -209,3 +209,31 @@ def test_views_in_all_orders_and_conversions_read_lanes(tmp_path: Path) -> None:
         assert sorted(found) == steps
     stepwell.convert(store, tmp_path / "plain.well", {"action": Array((), "int64", codec="zstd")}, progress=False)
     assert read(stepwell.open(tmp_path / "plain.well")) == read(store)
+
+
+@pytest.mark.parametrize("way", ["end", "discard", "close"])
+def test_an_episode_that_is_cut_and_never_steps_again_is_interrupted(tmp_path: Path, way: str) -> None:
+    store = stepwell.create(tmp_path / "ring.well", SCHEMA, capacity=1000)
+    with store.vector_writer(2) as writer:
+        writer.append(observation=observation(np.arange(2)), action=np.arange(2))
+        ordinals = set()
+        number = 2
+        while len(ordinals) < 2:
+            # environment 1 waits, and is cut
+            ids = writer.append(
+                observation=observation(np.full(2, number)), action=np.full(2, number), mask=np.array([True, False])
+            )
+            ordinals.add(int(ids[0]) >> 32)
+            number += 1
+        if way == "end":
+            writer.end_episodes(np.array([False, True]), truncated=True)
+        elif way == "discard":
+            writer.discard_episodes(np.array([False, True]))
+        if way != "close":
+            writer.append(observation=observation(np.full(2, 5000)), action=np.full(2, 5000))
+    found = [(steps, ending) for steps, _, ending in read(store)]
+    rest = [] if way == "close" else [([5000], "interrupted")]
+    first = [] if way == "discard" else [([1], "interrupted")]
+    assert [each for each in found if each[0][0] in {1, 5000} and len(each[0]) == 1] == [*first, *rest]
+    assert len(found) == 1 + len(first) + len(rest)
+    assert store.verify().is_ok

@@ -173,6 +173,13 @@ class LaneWriter(SegmentWriter):
         self.skipped[...], self.origins[...] = skipped, origins
         self._files.lanes[LANE_CARRIED].rows[...] = np.stack([skipped, origins], axis=1)
 
+    def carry_no_more(self, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Let what comes next of some lanes be new episodes; returns which had one that was cut, and no step since."""
+        is_left: npt.NDArray[np.bool_] = mask & ~self.is_open_in & (self.skipped > 0)
+        self._files.lanes[LANE_CARRIED].rows[is_left] = 0
+        self.skipped[is_left] = self.origins[is_left] = 0
+        return is_left
+
     @property
     def num_calls(self) -> int:
         """Vector steps that were appended."""
@@ -224,16 +231,17 @@ class LaneWriter(SegmentWriter):
             if column is not None:
                 block = control[FIRST_COLUMN + COLUMN_WORDS * number :][:COLUMN_WORDS]
                 block[FINALS] = block[VALUES]
+        # those that do not step may never step again: should this writer die, they are found as interrupted
+        groups = (is_open & takes_part, has_final, IS_PIECE), (is_open & ~takes_part, False, IS_PIECE | INTERRUPTED)
         try:
-            control[FLAGS] = IS_PIECE
-            for takes, is_final in ((is_open & takes_part, has_final), (is_open & ~takes_part, False)):
-                values.takes_part[...] = takes
+            for takes, is_final, flags in groups:
+                values.takes_part[...], control[FLAGS] = takes, flags
                 if takes.any():
                     assert self._clock is not None
                     self._stamp = stamp = self._clock.next(self._stamp)
                     append_lanes(control, stamp, ENDS_ALL | IS_PREPARED | HAS_FINAL * is_final)
         finally:
-            values.takes_part[...] = takes_part
+            values.takes_part[...], control[FLAGS] = takes_part, 0
         if self.sync != "none":
             self._committer.commit(int(self._scratch[0]), 0, is_synced=True)
 

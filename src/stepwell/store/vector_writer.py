@@ -173,6 +173,9 @@ class VectorWriter:
 
         Raises:
             StepError: as for `append`; nothing was written.
+
+        Notes:
+            An episode that was cut, and has no step since, stays as its last piece is: marked ``interrupted``.
         """
         self._end(mask, terminated | truncated << 8, final, metadata)
 
@@ -440,7 +443,7 @@ class VectorWriter:
             segment.end_all(flags, has_final=final is not None, lines=lines)
         except OSError as error:
             self._raise_from(error)
-        return ends
+        return ends | segment.carry_no_more(values.takes_part)
 
     def _finish(
         self,

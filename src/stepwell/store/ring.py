@@ -385,6 +385,8 @@ class _RingLanes(_RingSegment):
     def take(self) -> None:
         """Take in what the segment's last refresh brought."""
         lines, known, row = self.segment.lane_steps(), self._num_steps, self.row
+        # mapped while it is there: they say which rows go, when the segment may have gone
+        self.segment.lane_marks()
         count = self._num_steps = len(lines)
         if count > len(self._stamps):
             stamps, weights = np.zeros(2 * count, np.int64), np.zeros(2 * count + 1, np.int64)

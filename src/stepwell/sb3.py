@@ -171,16 +171,13 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
             self.flush()
             at = self._num_staged
         if self._keys is None:
-            rows, following = staged[OBSERVATION][at], staged[NEXT][at]
-            rows[...] = np.reshape(obs, rows.shape)
-            following[...] = np.reshape(next_obs, rows.shape)
+            _put(staged[OBSERVATION][at], obs)
+            _put(staged[NEXT][at], next_obs)
         else:
             for key, name in zip(self._keys, self._names, strict=True):
-                rows, following = staged[name][at], staged[f"next_{name}"][at]
-                rows[...] = np.reshape(obs[key], rows.shape)
-                following[...] = np.reshape(next_obs[key], rows.shape)
-        actions = staged["action"][at]
-        actions[...] = np.reshape(action, actions.shape)
+                _put(staged[name][at], obs[key])
+                _put(staged[f"next_{name}"][at], next_obs[key])
+        _put(staged["action"][at], action)
         staged["reward"][at] = reward
         self._ends[0, at] = self.dones[position] = done
         if timeouts is not None:
@@ -585,6 +582,13 @@ def _name_of(key: str, number: int) -> str:
         return OBSERVATION
     name = f"{OBSERVATION}.{key}"
     return name if is_feature_name(name) else f"{OBSERVATION}.{number}"
+
+
+def _put(target: npt.NDArray[Any], values: Any) -> None:
+    """Copy values of another shape, too: those of discrete spaces have an axis less."""
+    if getattr(values, "shape", None) != target.shape:
+        values = np.reshape(values, target.shape)
+    target[...] = values
 
 
 def _as_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

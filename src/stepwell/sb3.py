@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from stepwell.errors import MissingDependencyError, RateLimitError, TableError
 from stepwell.kernels.places import EPISODE, HI_FINAL, HI_STEP, LO, PLACE_ROWS, ROW, SEGMENT
+from stepwell.kernels.signatures import load_kernels
 from stepwell.replay.history import History
 from stepwell.replay.loader import ReplayLoader
 from stepwell.replay.selectors import Prioritized
@@ -115,6 +116,7 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
 
     def _begin(self, path: str | os.PathLike[str] | None) -> None:
         """Make the ring, its writers, and the arrays of what is not in it yet."""
+        load_kernels(["stepwell.kernels.gather.touch_and_gather"])
         is_dict = isinstance(self.obs_shape, dict)
         shapes = self.obs_shape if is_dict else {"": self.obs_shape}
         spaces_of = self.observation_space.spaces if is_dict else {"": self.observation_space}

@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from stepwell.errors import WriterClosedError
 from stepwell.replay import Table
 from stepwell.store import VectorWriter
 from stepwell.store.lane_kernels import append_lanes
-from stepwell.store.lane_writer import LaneWriter
+from stepwell.store.lane_writer import LaneWriter, NextSegment
 from tests.store.test_system_errors import EVERY, Faults
 from tests.store.vector_models import SCHEMA, Model, observation, read
 
@@ -234,3 +235,33 @@ def test_what_was_never_on_the_disk_does_not_count_in_a_copy(tmp_path: Path) -> 
     assert read(copy) == expected
     assert copy.verify().is_ok
     writer.close()
+
+
+def test_a_writer_may_be_let_go_of_by_the_thread_that_made_its_next_segment() -> None:
+    found: list[Any] = []
+
+    class Made:
+        def populate(self) -> None:
+            pass
+
+    class Writer:
+        """What the thread lets go of when the segment is made, and takes it then, as a writer does."""
+
+        next: NextSegment
+
+        def make(self) -> Any:
+            started.wait()
+            return Made()
+
+        def __del__(self) -> None:
+            try:
+                found.append(self.next.take())
+            except RuntimeError as error:
+                found.append(error)
+
+    started, writer = threading.Event(), Writer()
+    writer.next = thread = NextSegment(writer.make)
+    del writer
+    started.set()
+    assert thread.take() is None
+    assert [type(each) for each in found] == [Made]

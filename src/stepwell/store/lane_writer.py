@@ -351,7 +351,9 @@ class NextSegment:
 
     def take(self) -> LaneWriter | None:
         """Return the segment, once; None where it could not be made."""
-        self._thread.join()
+        # the writer may be let go of by this very thread, which has made the segment then
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
         made, self._made = self._made, None
         return made
 

@@ -65,6 +65,6 @@ def standing_still(path: Path) -> float:
 
 def test_a_policy_is_trained_on_recorded_pusht_and_played(run_example: Callable[..., dict[str, Any]]) -> None:
     pytest.importorskip("gym_pusht", reason="gym-pusht is not installed: nothing to record and play")
-    summary = run_example("bc_pusht.py", "--episodes", 4, "--epochs", 2, "--hidden", 32, "--evaluation-episodes", 1)
+    summary = run_example("bc_pusht.py", "--episodes", 8, "--epochs", 2, "--hidden", 32, "--evaluation-episodes", 1)
     assert len(summary["history"]) == 3
     assert 0.0 <= summary["coverage"] <= 1.0

@@ -64,7 +64,7 @@ def test_index_equals_that_of_all_packets(name: str, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.skipif(not SHARED_FILES, reason="the shared video files are not beside this checkout")
-@pytest.mark.parametrize("path", SHARED_FILES, ids=lambda path: "-".join(path.parts[-3:]))
+@pytest.mark.parametrize("path", SHARED_FILES, ids=["-".join(path.parts[-3:]) for path in SHARED_FILES])
 def test_index_of_a_shared_file_equals_that_of_all_packets(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = count_tables(monkeypatch)
     found = index_of(path)

@@ -16,7 +16,7 @@ import stepwell
 from stepwell import Array, Field, View
 from stepwell.errors import LoaderError, OrderError, RateLimitError, StateError, TableError, WindowError
 from stepwell.order import sequential, weighted
-from stepwell.replay import drawing, limiters
+from stepwell.replay import drawing
 from stepwell.replay.limiters import MinSize, SampleToInsertRatio
 from stepwell.replay.loader import ReplayLoader
 from stepwell.replay.patterns import Pattern
@@ -24,6 +24,7 @@ from stepwell.replay.sampling import NO_KEY
 from stepwell.replay.selectors import Prioritized
 from stepwell.replay.tables import Table
 from stepwell.replay.transitions import transition_fields
+from stepwell.store import back_pressure
 
 SCHEMA = {"observation": Array(2, final=True), "reward": Array()}
 LENGTHS = (5, 1, 8, 3)
@@ -260,7 +261,7 @@ def test_threads_say_how_long_they_waited_in_all(store: stepwell.Store, close: A
 def test_threads_log_a_long_wait_without_a_time_out_once(
     store: stepwell.Store, close: Any, monkeypatch: Any, caplog: Any
 ) -> None:
-    monkeypatch.setattr(limiters, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(back_pressure, "SILENT_SECONDS", 0.05)
     monkeypatch.setattr(drawing, "POLL_SECONDS", 0.02)
     loader = close(ReplayLoader(Table(store, limiter=MinSize(1000)), {"reward": "reward"}, threads=1, timeout=None))
 

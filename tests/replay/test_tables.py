@@ -13,13 +13,13 @@ import warm_children
 
 import stepwell
 from stepwell.errors import RateLimitError, TableError
-from stepwell.replay import limiters as waiting
 from stepwell.replay.extensions import Extension
 from stepwell.replay.limiters import MinSize, Queue, SampleToInsertRatio
 from stepwell.replay.patterns import Pattern
 from stepwell.replay.selectors import Fifo, Prioritized, Uniform
 from stepwell.replay.tables import Table
 from stepwell.schema import Array
+from stepwell.store import back_pressure
 
 
 @pytest.fixture
@@ -411,7 +411,7 @@ def test_extensions_are_told_of_steps_that_were_there_while_the_table_is_made(st
 
 
 def test_a_long_wait_without_a_time_out_is_logged_once_and_says_what_for(store, monkeypatch, caplog):
-    monkeypatch.setattr(waiting, "SILENT_SECONDS", 0.02)
+    monkeypatch.setattr(back_pressure, "SILENT_SECONDS", 0.02)
     record(store)
     table = Table(store, limiter=MinSize(6))
 
@@ -432,7 +432,7 @@ def test_a_long_wait_without_a_time_out_is_logged_once_and_says_what_for(store, 
 
 
 def test_a_wait_with_a_time_out_is_not_logged(store, monkeypatch, caplog):
-    monkeypatch.setattr(waiting, "SILENT_SECONDS", 0.01)
+    monkeypatch.setattr(back_pressure, "SILENT_SECONDS", 0.01)
     table = Table(store)
     with caplog.at_level("WARNING", "stepwell.replay"), pytest.raises(RateLimitError):
         table.sample(1, timeout=0.05)

@@ -1,4 +1,4 @@
-"""Locks (flock) on files and directories that a fork does not share.
+"""Locks on files, bytes of files and directories (flock, and locks of open files) that a fork does not share.
 
 A lock belongs to an open file, which a child of a fork has, too: closed here alone it would stay locked for as long as
 the child lives, and a child that waits for it would wait for itself. So who is done unlocks it, for all that have the
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
 from contextlib import suppress
 from types import TracebackType
 
-__all__ = ["FileLock", "lock_directory", "lock_file"]
+__all__ = ["ByteLock", "FileLock", "is_byte_locked", "lock_directory", "lock_file"]
 
 _HELD: set[FileLock] = set()
+# struct flock of a 64-bit system: kind, whence, start, length, process
+RANGE = struct.Struct("hhqqi4x")
 
 
 class FileLock:
@@ -28,10 +31,13 @@ class FileLock:
         _HELD.add(self)
         kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
         try:
-            fcntl.flock(descriptor, kind if is_waiting else kind | fcntl.LOCK_NB)
+            self._lock(descriptor, kind if is_waiting else kind | fcntl.LOCK_NB)
         except BaseException:
             self.release()
             raise
+
+    def _lock(self, descriptor: int, kind: int) -> None:
+        fcntl.flock(descriptor, kind)
 
     @property
     def is_held(self) -> bool:
@@ -49,7 +55,7 @@ class FileLock:
         if descriptor >= 0:
             try:
                 with suppress(OSError):
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+                    self._lock(descriptor, fcntl.LOCK_UN)
             finally:
                 os.close(descriptor)
 
@@ -72,6 +78,24 @@ class FileLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+class ByteLock(FileLock):
+    """A lock on one byte of a file that is open; BlockingIOError at once where another one has it."""
+
+    def __init__(self, descriptor: int, byte: int) -> None:
+        self._byte = byte
+        super().__init__(descriptor, is_waiting=False)
+
+    def _lock(self, descriptor: int, kind: int) -> None:
+        found = fcntl.F_UNLCK if kind == fcntl.LOCK_UN else fcntl.F_WRLCK
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, RANGE.pack(found, os.SEEK_SET, self._byte, 1, 0))
+
+
+def is_byte_locked(descriptor: int, byte: int) -> bool:
+    """Return whether a byte of a file is locked through another opening of it, by any process."""
+    asked = RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+    return bool(RANGE.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK)
 
 
 def lock_file(path: str | os.PathLike[str], *, is_waiting: bool = True) -> FileLock:

@@ -36,8 +36,8 @@ import numpy.typing as npt
 
 from stepwell.errors import LoaderError, OrderError, RateLimitError, TableError
 from stepwell.order.mixture import check_weights
-from stepwell.replay.limiters import LongWait
 from stepwell.replay.sampling import Rows, RowSource, joined
+from stepwell.store.back_pressure import LongWait
 
 if TYPE_CHECKING:
     from stepwell.windows.blocks import HeldRows

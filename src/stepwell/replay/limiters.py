@@ -13,7 +13,6 @@ Source: Reverb, ``reverb/rate_limiters.py`` (Cassirer et al.: Reverb, a framewor
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -24,11 +23,11 @@ from typing import Any
 
 from stepwell.errors import RateLimitError, TableError
 from stepwell.replay.contents import Counts
+from stepwell.store.back_pressure import FIRST_SECONDS, LONGEST_SECONDS, LongWait
 
 __all__ = [
     "Changes",
     "Limiter",
-    "LongWait",
     "MinSize",
     "Queue",
     "SampleToInsertRatio",
@@ -234,12 +233,6 @@ def _most(estimate: float, wanted: int, allows: Callable[[int], bool]) -> int:
     return count
 
 
-FIRST_SECONDS, LONGEST_SECONDS = 0.0002, 0.005
-# a wait without a time-out that lasts longer may be one for ever: its reader should know what for
-SILENT_SECONDS = 10.0
-LOGGER = logging.getLogger("stepwell.replay")
-
-
 def checked_timeout(timeout: float | None) -> float:
     """Return seconds to wait: infinity for None.
 
@@ -252,21 +245,6 @@ def checked_timeout(timeout: float | None) -> float:
     if isinstance(timeout, bool) or not isinstance(timeout, Real) or not timeout >= 0:
         raise TableError(f"timeout={timeout!r}. Allowed: seconds of 0 or more, or None to wait without end.")
     return float(timeout)
-
-
-class LongWait:
-    """Says once, in the log ``stepwell.replay``, what a wait without a time-out is for."""
-
-    __slots__ = ("_due",)
-
-    def __init__(self) -> None:
-        self._due = time.monotonic() + SILENT_SECONDS
-
-    def look(self, why: Callable[[], str]) -> None:
-        """Log a warning if it lasts long by now, and was not logged yet."""
-        if time.monotonic() >= self._due:
-            self._due = math.inf
-            LOGGER.warning("a wait without a time-out lasts %g s by now: %s", SILENT_SECONDS, why())
 
 
 class Changes:

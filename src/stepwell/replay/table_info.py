@@ -83,6 +83,7 @@ class TableInfo:
         counts: what went through.
         rates: a second.
         largest_priority: that new items get.
+        num_dropped: steps that writers of the ring have dropped by ``back_pressure="drop"``, of any table.
     """
 
     name: str
@@ -97,6 +98,7 @@ class TableInfo:
     counts: Counts
     rates: Rates
     largest_priority: float
+    num_dropped: int = 0
 
     @classmethod
     def of(
@@ -108,6 +110,7 @@ class TableInfo:
         num_pending: int,
         num_missed: int,
         largest_priority: float,
+        num_dropped: int,
     ) -> TableInfo:
         """Return the info of a table with these settings; the counts are copied."""
         return cls(
@@ -123,6 +126,7 @@ class TableInfo:
             replace(counts),
             rates,
             largest_priority,
+            num_dropped,
         )
 
     @property
@@ -169,7 +173,7 @@ class TableInfo:
                 f"{counts.inserts:,}",
                 f"{rates.inserts:,.0f}/s lately",
                 f"{rates.overall_inserts:,.0f}/s over all",
-                "",
+                f"{self.num_dropped:,} steps dropped by writers" if self.num_dropped else "",
             ),
             (
                 "samples",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,12 @@ from stepwell.replay.episode_records import HI_STEP, LO
 from stepwell.replay.limiters import Limiter
 from stepwell.replay.patterns import Pattern
 from stepwell.replay.selectors import Selector
+from stepwell.store.back_pressure import MODES, BackPressure, TableGate
 from stepwell.store.layout import split_id
 
 if TYPE_CHECKING:
     from stepwell.replay.history import History
+    from stepwell.store import Store
 
 __all__ = [
     "TableSettings",
@@ -28,6 +31,7 @@ __all__ = [
     "checked_updates",
     "find_slices",
     "make_selector",
+    "open_gate",
     "slices_of_steps",
 ]
 
@@ -59,6 +63,7 @@ class TableSettings:
     pattern: Pattern | None
     seed: int
     follow_seconds: float = 0.0
+    back_pressure: BackPressure | None = None
 
     def __post_init__(self) -> None:
         if not _is_file_name(self.name):
@@ -82,10 +87,23 @@ class TableSettings:
                 f"pattern={self.pattern!r} is no Pattern. None makes a table that is filled by create_item."
             )
         self.limiter.check_size(self.max_size)
+        if self.back_pressure not in (None, *MODES):
+            raise TableError(
+                f"back_pressure={self.back_pressure!r} of table {self.name!r}: allowed are "
+                f"{', '.join(map(repr, MODES))}, and None."
+            )
+        if self.back_pressure is not None and self.pattern is None:
+            raise TableError(
+                f"back_pressure={self.back_pressure!r} of table {self.name!r}, whose items are made by create_item and "
+                "not of steps: its pattern is None. There is nothing to hold writers by; create_item waits itself."
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as JSON types."""
         record = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.back_pressure is None:
+            # as releases have it that know of none
+            del record["back_pressure"]
         pattern = None if self.pattern is None else self.pattern.to_json()
         return {**record, "limiter": self.limiter.to_json(), "pattern": pattern}
 
@@ -115,6 +133,25 @@ class TableSettings:
                 "pattern": None if pattern is None else Pattern.from_json(pattern),
             }
         )
+
+
+def open_gate(store: Store, settings: TableSettings) -> TableGate | None:
+    """Return a table's hold on the writers of its ring; None where they go on whatever comes."""
+    mode, pattern, limiter = settings.back_pressure, settings.pattern, settings.limiter
+    if mode is None or pattern is None:
+        return None
+    store.check_writable("hold its writers by back_pressure=")
+    if store.capacity is None:
+        raise TableError(
+            f"back_pressure={mode!r} of table {settings.name!r} over {store.path}, which is no ring: it holds the "
+            "writers of rings. Give create() a capacity, or use TableWriter in this process."
+        )
+    if limiter.max_diff == math.inf:
+        return None
+    # an episode has about an item for each `every` steps, and one more
+    weights = (0, 1) if pattern.at == "end" else (1, pattern.every if pattern.every > 1 else 0)
+    names = (settings.name, limiter.name)
+    return TableGate(str(store.path), mode, names, step_weight=weights[0], end_weight=weights[1])
 
 
 def _is_file_name(name: object) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,16 @@ from stepwell.replay.contents import Contents, Sample, checked_count, joined_sam
 from stepwell.replay.extensions import Extension, Notices
 from stepwell.replay.history import History
 from stepwell.replay.intake import Intake, still_there_samples
-from stepwell.replay.limiters import Changes, Limiter, MinSize, Queue, Stack, Waiting, checked_timeout
+from stepwell.replay.limiters import (
+    UNBOUNDED,
+    Changes,
+    Limiter,
+    MinSize,
+    Queue,
+    Stack,
+    Waiting,
+    checked_timeout,
+)
 from stepwell.replay.patterns import EVERY_STEP, Pattern
 from stepwell.replay.selectors import Selector
 from stepwell.replay.table_info import RateMeter, TableInfo
@@ -39,12 +49,14 @@ from stepwell.replay.table_settings import (
     checked_updates,
     find_slices,
     make_selector,
+    open_gate,
     slices_of_steps,
 )
 
 if TYPE_CHECKING:
     from stepwell.replay.checkpoints import StateSaver
     from stepwell.store import Store
+    from stepwell.store.back_pressure import BackPressure
     from stepwell.store.store import Mode
 
 __all__ = ["Table"]
@@ -79,6 +91,9 @@ class Table:
         seed: of what is drawn.
         follow_seconds: how long a draw may take the table as it was instead of following the store first; 0: never.
         extensions: called after each change, the first time while the table is made.
+        back_pressure: what the writers of the ring do, in any process of this machine, with steps that the limiter does
+            not let in: "wait" until it does, "refuse" them with a RateLimitError, or "drop" them. None: they go on, and
+            what does not get in waits in the table, until the ring evicts it.
         state: of `state_arrays`: what to go on from; `from_state` gives it.
 
     Raises:
@@ -117,6 +132,7 @@ class Table:
         seed: int = 0,
         follow_seconds: float = 0.0,
         extensions: Sequence[Extension] = (),
+        back_pressure: BackPressure | None = None,
         state: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> None:
         if sampler is remover and isinstance(sampler, Selector):
@@ -133,6 +149,7 @@ class Table:
             pattern,
             seed,
             follow_seconds,
+            back_pressure,
         )
         # how long a draw may do without following, and when the store was followed last
         self._follow_seconds = self.settings.follow_seconds
@@ -153,6 +170,9 @@ class Table:
         self._lock = threading.Lock()
         self._changes = Changes(self._lock)
         self._meter = RateMeter(time.monotonic())
+        self._gate = open_gate(store, self.settings)
+        if self._gate is not None:
+            weakref.finalize(self, self._gate.close)
         if state is None:
             self.follow()
         else:
@@ -210,6 +230,7 @@ class Table:
                 self._meter.measure(self._contents.counts, time.monotonic(), advance=advance),
                 num_pending=self._intake.pending.items().shape[1],
                 num_missed=self._intake.pending.missed,
+                num_dropped=0 if self._gate is None else self._gate.num_dropped,
                 largest_priority=self._contents.largest,
             )
 
@@ -239,12 +260,32 @@ class Table:
     def _follow(self) -> int:
         if self._follow_seconds:
             self._followed = time.monotonic()
+        if self._gate is not None:
+            self._gate.look()
         num = self._intake.follow()
+        if self._gate is not None:
+            self._publish()
         if num and self._changes.num_waiting:
             self._changes.announce()
         if self._drawn:
             self._drawn = still_there_samples(self.history, self._drawn)
         return num
+
+    def _publish(self) -> None:
+        """Tell the writers that the table holds for how many items there is room."""
+        if self._gate is not None:
+            room = self._limiter.num_inserts(self._contents.counts, UNBOUNDED)
+            self._gate.publish(room - self._intake.pending.num)
+
+    def close(self) -> None:
+        """Let go, for good, of the writers that the table holds by ``back_pressure``; nothing else changes.
+
+        A table that is collected, or whose process ends, however it ends, lets go of them, too. May be called twice.
+        """
+        with self._lock:
+            gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.close()
 
     def create_item(
         self, steps: Any, length: Any = None, priority: Any = None, *, timeout: float | None = None
@@ -292,6 +333,7 @@ class Table:
             priorities = np.full(len(firsts), self._contents.largest)
         self._contents.largest = max(self._contents.largest, float(priorities.max()))
         keys = self._contents.insert_keyed(found, priorities)
+        self._publish()
         self._changes.announce()
         return keys
 
@@ -332,6 +374,9 @@ class Table:
                 if found is None and not is_fresh:
                     self._follow()
                     found = self._try_sample(count)
+                if self._gate is not None:
+                    self._gate.note_draw()
+                    self._publish()
             if self._has_extensions:
                 self._notices.deliver(self)
             if found is not None:
@@ -424,6 +469,7 @@ class Table:
         with self._lock:
             num = 0 if gone is None else self._contents.delete_keyed(gone)
             if num:
+                self._publish()
                 self._changes.announce()
             if changed is not None:
                 num += self._contents.update_keyed(*changed)
@@ -437,6 +483,7 @@ class Table:
             self._contents.clear()
             self._intake.pending.clear()
             self._drawn.clear()
+            self._publish()
             self._changes.announce()
         self._notices.deliver(self)
 

@@ -5,7 +5,8 @@
     pusht.well/
       store.json              format version, uuid, schema, fps, metadata; replaced by atomic rename
       lock                    flock while a segment is made or the store is changed; holds the next ordinal
-      clock                   of a ring: the last stamp that a writer gave to a row
+      clock                   of a ring: the last stamp that a writer gave to a row; whether tables hold writers
+      limits                  of a ring: how many steps tables let writers append; see back_pressure.py
       deleted.npy             int64 ids of the first steps of deleted episodes; absent when there are none
       arrangement.json        which segments are hidden, and which sort elsewhere than by ordinal; often absent
       maintenance             flock while a column is added or the store compacted, with staging/
@@ -105,6 +106,7 @@ METADATA = "episodes.jsonl"
 # of a ring: no feature has a file of such a name, see ring.py
 CLOCK = "clock.stamps"
 STORE_CLOCK = "clock"
+LIMITS = "limits"
 OPEN_SUFFIX = ".open"
 NEW_PREFIX = ".new-"
 NEXT_ORDINAL = re.compile(rb"\d{1,10}")

@@ -21,7 +21,8 @@ what its manifest says is never removed, and pushes nothing out: it stays until 
 All writers of a ring share a clock, so that the oldest steps go first::
 
     segments/00000003-7f3a/clock.stamps    int64 [rows], a .npy file: nanoseconds since 1970, never falling
-    clock                                  int64, mapped by every writer: the last stamp given
+    clock                                  int64 [2], mapped by every writer: the last stamp given; which tables
+                                           hold writers, see back_pressure.py
 
 A stamp is the time, but more than the last one: a system clock that is set back makes no new step an old one. Two
 writers that take a stamp at the same moment may get the same one.
@@ -78,11 +79,12 @@ __all__ = [
     "SegmentLimit",
     "evicted_ids",
     "growing_segments",
+    "map_clock",
     "stamps_of_records",
 ]
 
 Int64s = npt.NDArray[np.int64]
-NUM_BYTES = 8
+NUM_CLOCK_BYTES = 16
 LATEST = 1 << 62
 """Stamps are less, unless they are damaged: it is in the year 2116."""
 # of steps that are as new as can be, but not more than the kernel's largest number
@@ -98,22 +100,29 @@ SHARE = 8
 LEAST_ROWS, LEAST_BYTES = 1024, 1 << 20
 
 
+def map_clock(store: str) -> memoryview[int]:
+    """Return the words of a ring's clock, which is made where there is none; the caller holds the store's lock."""
+    path = f"{store}/{STORE_CLOCK}"
+    descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
+    try:
+        reserve(descriptor, NUM_CLOCK_BYTES, path)
+        return map_descriptor(descriptor, NUM_CLOCK_BYTES, writable=True).data.cast("q")
+    finally:
+        os.close(descriptor)
+
+
 class RingClock:
     """Give stamps that grow, in any number of threads and processes of a ring."""
 
-    __slots__ = ("_words",)
+    __slots__ = ("_words", "flags")
 
     def __init__(self, store: str, schema: Schema) -> None:
-        path = f"{store}/{STORE_CLOCK}"
-        descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
-        try:
-            with locked_store(store):
-                reserve(descriptor, NUM_BYTES, path)
-                self._words = map_descriptor(descriptor, NUM_BYTES, writable=True).data.cast("q")
-                if not 0 < self._words[0] < LATEST:
-                    self._words[0] = max(_newest_stamps(store, schema), default=0)
-        finally:
-            os.close(descriptor)
+        with locked_store(store):
+            self._words = map_clock(store)
+            if not 0 < self._words[0] < LATEST:
+                self._words[0] = max(_newest_stamps(store, schema), default=0)
+        # one word: which tables hold writers
+        self.flags = self._words[1:]
 
     def next(self, after: int, count: int = 1) -> int:
         """Return the first of ``count`` stamps that follow each other, all larger than ``after``."""

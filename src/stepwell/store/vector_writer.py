@@ -13,6 +13,7 @@ import numpy.typing as npt
 from stepwell.errors import SchemaError, StepError, WriterClosedError
 from stepwell.schema import Schema, flatten, infer_schema
 from stepwell.sizes import counted
+from stepwell.store.back_pressure import NO_FLAGS, WriterGate
 from stepwell.store.beneath import system_errors
 from stepwell.store.layout import MAX_ROWS
 from stepwell.store.maintenance import add_deleted
@@ -75,6 +76,9 @@ class VectorWriter:
         self._kind = self._kind_with_final = 0
         self._values: LaneValues | None = None
         self._clock: RingClock | None = None
+        # which tables hold writers, and the way through their limits
+        self._limits = NO_FLAGS
+        self._gate: WriterGate | None = None
         self._columns: list[tuple[str, Any, tuple[int, ...], npt.NDArray[Any]]] = []
         self._finals: list[tuple[str, npt.NDArray[Any]]] = []
         # whether the flags of `LaneValues` are those of a step with which no episode ends, of all environments
@@ -83,7 +87,7 @@ class VectorWriter:
         self._pieces: list[tuple[Int64s, Int64s]] = []
         self._seals = SealQueue(sync=sync != "none", sealed=store.evictor.evict, has_statistics=False)
 
-    def append(
+    def append(  # noqa: PLR0912
         self,
         step: Mapping[str, Any] | None = None,
         /,
@@ -113,7 +117,12 @@ class VectorWriter:
         Raises:
             StepError: a feature is missing, unknown, or of another dtype or shape; nothing was written.
             DiskFullError: no space; nothing of this step is visible, and the writer may be used again.
+            RateLimitError: a table with back-pressure refuses the step; nothing was written.
             WriterClosedError: the writer was closed, or belongs to another process.
+
+        Notes:
+            Waits while a table with back-pressure lets nothing in, or drops the step of all environments and returns
+            -1 for each: as with `stepwell.Writer`, the episodes of which steps are dropped end before them.
         """
         if step is None:
             step = features
@@ -142,6 +151,8 @@ class VectorWriter:
         else:
             self._set_flags(mask, terminated, truncated)
         kind = self._kind if final is None else self._kind_with_final
+        if self._limits[0] and not self._is_admitted():
+            return self._leave_gap(segment)
         try:
             found = segment.append_step(kind)
             if found:
@@ -219,6 +230,8 @@ class VectorWriter:
         self._is_closed = True
         if self._pid != os.getpid():
             return
+        if self._gate is not None:
+            self._gate.close()
         segment, self._segment = self._segment, None
         unused = self._take_next()
         try:
@@ -245,6 +258,11 @@ class VectorWriter:
             # let go of the lock, or no process could recover the segment while this one lives
             segment.close().close()
             raise
+
+    @property
+    def num_dropped(self) -> int:
+        """Steps that were dropped, as the limiter of a table wanted it: see `stepwell.replay.Table`."""
+        return 0 if self._gate is None else self._gate.num_dropped
 
     @property
     def num_envs(self) -> int:
@@ -334,6 +352,7 @@ class VectorWriter:
             self._store.ensure_lanes()
             if self._clock is None:
                 self._clock = RingClock(path, schema)
+                self._limits, self._gate = self._clock.flags, WriterGate(path, self._clock.flags)
             own = set() if self._segment is None else {self._segment.name}
             writers = 1 + len(growing_segments(path) - own)
         return LaneWriter(
@@ -488,6 +507,36 @@ class VectorWriter:
         self._pieces = [*known, (origins[1], starts)]
         self._go_on_in(new)
         self._seals.add(segment)
+
+    def _is_admitted(self) -> bool:
+        """Wait for the tables that hold the writers of this ring; False where the vector step is to be dropped."""
+        values = self._values
+        if self._gate is None or values is None:
+            return True
+        if self._has_no_flags:
+            return self._gate.admits(self._num_envs)
+        ends = (values.terminated | values.truncated) & values.takes_part
+        steps = int(np.count_nonzero(values.takes_part))
+        return not steps or self._gate.admits(steps, int(np.count_nonzero(ends)))
+
+    def _leave_gap(self, segment: LaneWriter) -> Int64s:
+        """Drop a vector step: end the episodes that it was of, with its values as their final rows."""
+        from stepwell.store.lane_writer import INTERRUPTED
+
+        values = self._values
+        assert values is not None
+        taken: dict[str, npt.NDArray[Any]] = {name: target for name, _, _, target in self._columns}
+        for name, target in self._finals:
+            target[...] = taken[name]
+        ends = int(np.count_nonzero(values.takes_part & segment.is_open_in))
+        try:
+            segment.end_all(INTERRUPTED, has_final=bool(self._finals))
+        except OSError as error:
+            self._raise_from(error)
+        segment.carry_no_more(values.takes_part)
+        if self._gate is not None:
+            self._gate.count_ends(ends)
+        return np.full(self._num_envs, -1, np.int64)
 
     def _raise_from(self, error: OSError) -> NoReturn:
         with system_errors(self._store.path, is_writing=True):

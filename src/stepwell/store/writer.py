@@ -14,6 +14,7 @@ import numpy as np
 from stepwell.errors import DiskFullError, StepError, WriterClosedError
 from stepwell.schema import Schema, flatten, infer_columns, infer_schema
 from stepwell.sizes import counted
+from stepwell.store.back_pressure import NO_FLAGS, WriterGate
 from stepwell.store.beneath import CLOSED, GO_ON, system_errors
 from stepwell.store.layout import step_id
 from stepwell.store.maintenance import add_deleted
@@ -71,6 +72,11 @@ class Writer:
         In a ring an episode that outgrows two segments is cut between two calls: what `append` was given becomes the
         final row of the piece before, of features with ``final=True``, and the first step of the next piece. Steps
         that are given at once stay together. Sealing a segment evicts those beyond the capacity, in the background.
+
+        A table with ``back_pressure=`` holds the writers of its ring, in all processes of the machine: each call that
+        stores steps waits, raises RateLimitError with nothing written, or drops the steps and returns -1. An episode of
+        which steps are dropped ends before them, marked ``interrupted``, with the first one's values as its final row;
+        what follows is another episode. `end_episode` and `close` never wait.
     """
 
     def __init__(
@@ -89,7 +95,7 @@ class Writer:
         # one segment with a given ordinal is never full
         self._limit = limit if ordinal is None else SegmentLimit(sys.maxsize)
         self._look_row = sys.maxsize
-        # ids of the first steps of the open episode's pieces in earlier segments
+        # ids of the first steps of the pieces that are there of the open episode, but for the one that grows
         self._pieces: list[int] = []
         self._queue_bytes = queue_bytes
         self._ordinal, self._tag, self._key = ordinal, tag, key
@@ -97,6 +103,11 @@ class Writer:
         self._segment: SegmentWriter | None = None
         is_ring = limit.capacity is not None
         self._clock: RingClock | None = None
+        # which tables hold writers, and the way through their limits
+        self._limits = NO_FLAGS
+        self._gate: WriterGate | None = None
+        # whether steps were dropped since the last end of an episode
+        self._has_gap = False
         self._seals = SealQueue(
             sync=sync != "none",
             sealed=store.evictor.evict if is_ring else (lambda: None),
@@ -121,10 +132,12 @@ class Writer:
             DiskFullError: no space; nothing of this step is visible, and the writer may be used again (if it is not
                 closed: see Notes of the class).
             EncodeError: a sequential codec could not encode this step, or in the background an earlier one.
+            RateLimitError: a table with back-pressure refuses the step; nothing was written.
             WriterClosedError: the writer was closed, or belongs to another process.
 
         Notes:
-            Values are copied: their arrays may be used again. Waits while the queue of a slow codec is full.
+            Values are copied: their arrays may be used again. Waits while the queue of a slow codec is full, or a table
+            with back-pressure lets nothing in.
         """
         if step is None:
             step = features
@@ -143,6 +156,8 @@ class Writer:
                 values.append(value)
             else:
                 if len(step) == len(values):
+                    if self._limits[0] and not self._is_admitted(1):
+                        return self._leave_gap(segment, values)
                     if segment.row >= self._look_row and self._is_overlong(segment):
                         return self._cut(segment, values, lambda new: new.append(values))
                     return segment.append(values)
@@ -178,6 +193,8 @@ class Writer:
 
     def _append_rows(self, segment: SegmentWriter, columns: list[Any], count: int) -> int:
         with self._left_if_failed(segment):
+            if self._limits[0] and count and not self._is_admitted(count):
+                return self._leave_gap(segment, [row_of(values, 0) for values in columns])
             if count and segment.row >= self._look_row and self._is_overlong(segment):
                 first = [row_of(values, 0) for values in columns]
                 return self._cut(segment, first, lambda new: new.append_rows(columns, count))
@@ -208,6 +225,11 @@ class Writer:
         """
         self._check_usable()
         segment = self._segment
+        if self._has_gap and (segment is None or not segment.has_open_episode):
+            # its last steps were dropped
+            self._has_gap = False
+            self._pieces.clear()
+            return -1
         if segment is None or not segment.has_open_episode:
             raise StepError("there are no steps since the last end_episode. Append at least one.")
         finals = None if final is None else accept_final(segment.schema, dict(flatten(final)))
@@ -217,6 +239,9 @@ class Writer:
                 metadata=line, final=finals, terminated=bool(terminated), truncated=bool(truncated)
             )
         self._pieces.clear()
+        self._has_gap = False
+        if self._limits[0] and self._gate is not None:
+            self._gate.count_ends(1)
         self._roll(segment)
         return place
 
@@ -259,6 +284,8 @@ class Writer:
             if finals:
                 raise StepError("the final row was given twice: by columns of T + 1, and by final.")
             finals = accept_final(segment.schema, dict(flatten(final)))
+        if self._limits[0] and not self._is_admitted(count, 1):
+            return -1
         with self._left_if_failed(segment):
             segment.append_rows([values[:count] for values in accepted], count)
             place = segment.end_episode(
@@ -282,6 +309,8 @@ class Writer:
         segment, accepted, count = self._accept_episodes(columns, finals=False)
         if count == 0:
             raise StepError("got columns of 0 values. Give a value for each episode, at least one.")
+        if self._limits[0] and not self._is_admitted(count, count):
+            return -1
         with self._left_if_failed(segment):
             place = segment.append_one_step_episodes(accepted, count)
         self._roll(segment)
@@ -297,9 +326,10 @@ class Writer:
         if segment is not None and segment.has_open_episode:
             with self._left_if_failed(segment):
                 segment.end_episode(metadata=encode_metadata({}), discarded=True)
-            if self._pieces:
-                add_deleted(str(self._store.path), np.array(self._pieces, np.int64))
-                self._pieces.clear()
+        self._has_gap = False
+        if self._pieces:
+            add_deleted(str(self._store.path), np.array(self._pieces, np.int64))
+            self._pieces.clear()
 
     def flush(self) -> None:
         """Wait until all that was appended is on the disk, whatever ``sync`` says."""
@@ -321,6 +351,8 @@ class Writer:
         self._is_closed = True
         if self._pid != os.getpid():
             return
+        if self._gate is not None:
+            self._gate.close()
         try:
             self._seal_all()
         except OSError as error:
@@ -352,6 +384,11 @@ class Writer:
     def schema(self) -> Schema | None:
         """The store's features; None until the first step of a store that was created without a schema."""
         return self._store.schema
+
+    @property
+    def num_dropped(self) -> int:
+        """Steps that were dropped, as the limiter of a table wanted it: see `stepwell.replay.Table`."""
+        return 0 if self._gate is None else self._gate.num_dropped
 
     def __enter__(self) -> Writer:
         return self
@@ -398,6 +435,7 @@ class Writer:
         path = str(self._store.path)
         if self._clock is None and self._store.capacity is not None:
             self._clock = RingClock(path, schema)
+            self._limits, self._gate = self._clock.flags, WriterGate(path, self._clock.flags)
         if not self._limit.is_least:
             own = set() if self._segment is None else {self._segment.name}
             self._limit = self._limit.shared(1 + len(growing_segments(path) - own))
@@ -440,7 +478,7 @@ class Writer:
 
     def _accept_episodes(self, columns: Mapping[str, Any], *, finals: bool) -> tuple[SegmentWriter, list[Any], int]:
         """Return the segment to write whole episodes to, their accepted columns, and the number of steps."""
-        if self._segment is not None and self._segment.has_open_episode:
+        if self._has_gap or (self._segment is not None and self._segment.has_open_episode):
             raise StepError("an episode is open. Call end_episode or discard_episode first.")
         check_mapping(columns)
         columns = dict(flatten(columns))
@@ -482,6 +520,23 @@ class Writer:
         return accepted
 
     # the way out
+
+    def _is_admitted(self, steps: int, ends: int = 0) -> bool:
+        """Wait for the tables that hold the writers of this ring; False where steps are to be dropped."""
+        return self._gate is None or self._gate.admits(steps, ends)
+
+    def _leave_gap(self, segment: SegmentWriter, first: list[Any]) -> int:
+        """Drop steps: end what is there of the open episode, with the values of the first one as its final row."""
+        self._has_gap = True
+        if segment.has_open_episode:
+            values = dict(zip(segment.schema, first, strict=True))
+            final = {name: values[name] for name in segment.schema.final_names}
+            self._pieces.append(step_id(segment.ordinal, segment.episode_start))
+            segment.end_episode(metadata=encode_metadata({}), final=final or None, interrupted=True)
+            if self._gate is not None:
+                self._gate.count_ends(1)
+            self._roll(segment)
+        return -1
 
     def _is_overlong(self, segment: SegmentWriter) -> bool:
         is_overlong = segment.has_open_episode and self._limit.is_overlong(*segment.size)

@@ -1,0 +1,259 @@
+"""Limits that tables set and writers keep: their page, beside a model; gaps of steps that were dropped."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stepwell
+from stepwell import Array
+from stepwell.errors import RateLimitError, StepError, TableError
+from stepwell.store.back_pressure import BackPressure, TableGate, WriterGate
+from stepwell.store.ring import map_clock
+
+SCHEMA = {"x": Array(final=True), "n": Array((), "int64")}
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> stepwell.Store:
+    return stepwell.create(tmp_path / "ring.well", SCHEMA, capacity=10_000)
+
+
+def gate_of(ring: stepwell.Store, mode: BackPressure = "refuse", *, steps: int = 1, ends: int = 0) -> TableGate:
+    return TableGate(str(ring.path), mode, ("replay", "Queue(1)"), step_weight=steps, end_weight=ends)
+
+
+def writer_gate(ring: stepwell.Store) -> WriterGate:
+    return WriterGate(str(ring.path), map_clock(str(ring.path))[1:])
+
+
+def is_admitted(gate: WriterGate, steps: int = 1, ends: int = 0) -> bool:
+    try:
+        return gate.admits(steps, ends)
+    except RateLimitError:
+        return False
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    weights=st.sampled_from([(1, 0), (0, 1), (1, 3)]),
+    calls=st.lists(
+        st.tuples(st.sampled_from(["write", "look", "join", "leave"]), st.integers(0, 5), st.integers(0, 2))
+    ),
+)
+def test_the_limits_are_those_of_a_model(weights: tuple[int, int], calls: list[tuple[str, int, int]]) -> None:
+    ring = stepwell.create(":memory:", SCHEMA, capacity=10_000)
+    table = gate_of(ring, steps=weights[0], ends=weights[1])
+    writers = [writer_gate(ring)]
+    used, limit = 0, 1 << 62
+    for call, number, ends in calls:
+        if call == "write":
+            writer = writers[number % len(writers)]
+            assert is_admitted(writer, number + 1, ends) == (used < limit)
+            used += (weights[0] * (number + 1) + weights[1] * ends) * (used < limit)
+        elif call == "look":
+            table.look()
+            table.publish(number - 1)
+            limit = used + max(weights) * (number - 1)
+        elif call == "join":
+            writers.append(writer_gate(ring))
+        elif len(writers) > 1:
+            writers.pop(number % len(writers)).close()
+    table.close()
+    assert all(is_admitted(writer) for writer in writers)
+
+
+def test_of_several_tables_the_strictest_one_counts(ring: stepwell.Store) -> None:
+    writer, gates = writer_gate(ring), {mode: gate_of(ring, mode) for mode in ("drop", "refuse")}
+    assert writer.admits(1)
+    gates["drop"].publish(0)
+    assert not writer.admits(2) and writer.num_dropped == gates["refuse"].num_dropped == 2
+    gates["refuse"].publish(0)
+    with pytest.raises(RateLimitError, match=r"Queue\(1\) of table 'replay'.* Nothing was written"):
+        writer.admits(1)
+    gates["drop"].publish(9)
+    with pytest.raises(RateLimitError):
+        writer.admits(1)
+    gates["refuse"].close()
+    assert writer.admits(1)
+
+
+def test_a_writer_costs_nothing_before_there_is_a_table(ring: stepwell.Store) -> None:
+    with ring.writer() as writer:
+        writer.append(x=0, n=0)
+        assert not (ring.path / "limits").exists()
+        gate_of(ring).publish(0)
+        with pytest.raises(RateLimitError):
+            writer.append(x=0, n=1)
+    assert ring.num_steps == 1
+
+
+def test_a_store_that_was_copied_with_its_limits_holds_nobody(ring: stepwell.Store, tmp_path: Path) -> None:
+    with ring.writer() as writer:
+        writer.append(x=0, n=0)
+    gate = gate_of(ring)
+    gate.publish(0)
+    os.system(f"cp -r {ring.path} {tmp_path / 'copy.well'}")
+    os.system(f"cp -r {ring.path} {tmp_path / 'other.well'} && rm {tmp_path / 'other.well' / 'limits'}")
+    for name in ("copy.well", "other.well"):
+        with stepwell.open(tmp_path / name).writer() as writer:
+            for n in range(3):
+                writer.append(x=0, n=n)
+        assert map_clock(str(tmp_path / name))[1] == 0
+    gate.close()
+
+
+def test_tables_and_writers_are_bounded_and_places_come_back(ring: stepwell.Store) -> None:
+    gates = [gate_of(ring) for _ in range(32)]
+    with pytest.raises(TableError, match="32 tables"):
+        gate_of(ring)
+    gates[3].close()
+    gates[3] = gate_of(ring)
+    for _ in range(40):
+        writer = writer_gate(ring)
+        assert writer.admits(1)
+        writer.close()
+        writer.close()
+    gates[3].look()
+    gates[3].publish(0)
+    assert not is_admitted(writer_gate(ring))
+    for gate in gates:
+        gate.close()
+        gate.close()
+    assert is_admitted(writer_gate(ring))
+
+
+def test_a_page_of_a_later_release_holds_nobody_and_is_not_written(ring: stepwell.Store) -> None:
+    gate = gate_of(ring)
+    gate.publish(0)
+    with (ring.path / "limits").open("r+b") as page:
+        page.seek(8)
+        page.write(b"\2")
+    with ring.writer() as writer:
+        writer.append(x=0, n=0)
+    with pytest.raises(stepwell.errors.StoreVersionError, match="has version 2"):
+        gate_of(ring)
+    gate.close()
+
+
+@pytest.fixture
+def dropping(ring: stepwell.Store) -> Iterator[TableGate]:
+    gate = gate_of(ring, "drop")
+    yield gate
+    gate.close()
+
+
+def final_of(episode: stepwell.Episode) -> float | None:
+    return float(episode.read_rows("x", episode.length, episode.length + 1)[0]) if episode.has_final else None
+
+
+def let_in(gate: TableGate, steps: int) -> None:
+    gate.look()
+    gate.publish(steps)
+
+
+def test_an_episode_ends_before_what_is_dropped_and_another_one_follows(
+    ring: stepwell.Store, dropping: TableGate
+) -> None:
+    writer = ring.writer()
+    let_in(dropping, 2)
+    assert [writer.append(x=n, n=n) >= 0 for n in range(4)] == [True, True, False, False]
+    assert writer.num_dropped == dropping.num_dropped == 2
+    with pytest.raises(StepError, match="an episode is open"):
+        writer.add_episode({"x": [0], "n": [0]})
+    let_in(dropping, 1)
+    assert writer.append(x=4, n=4) >= 0
+    assert writer.append_batch({"x": [5, 6], "n": [5, 6]}) == -1
+    assert writer.end_episode(terminated=True) == -1
+    with pytest.raises(StepError, match="no steps"):
+        writer.end_episode()
+    assert writer.add_episode({"x": [7, 8], "n": [7, 8]}) == writer.add_one_step_episodes({"x": [9], "n": [9]}) == -1
+    let_in(dropping, 1)
+    writer.add_episode({"x": [7, 8], "n": [7, 8]}, terminated=True)
+    writer.close()
+    ring.refresh()
+    found = [(e["n"].tolist(), e.interrupted, e.terminated, final_of(e)) for e in ring]
+    assert found == [([0, 1], True, False, 2), ([4], True, False, 5), ([7, 8], False, True, None)]
+    assert ring.verify(deep=True).is_ok
+
+
+def test_a_discarded_episode_has_no_part_left_beside_a_gap(ring: stepwell.Store, dropping: TableGate) -> None:
+    with ring.writer() as writer:
+        for number in (2, 1):
+            let_in(dropping, number)
+            for n in range(3):
+                writer.append(x=n, n=n)
+        writer.discard_episode()
+        let_in(dropping, 1)
+        writer.append(x=7, n=7)
+        writer.discard_episode()
+        let_in(dropping, 1)
+        writer.append(x=8, n=8)
+    assert [episode["n"].tolist() for episode in ring] == [[8]]
+
+
+def test_a_vector_step_is_dropped_for_all_environments_that_step(ring: stepwell.Store, dropping: TableGate) -> None:
+    def step(n: int) -> dict[str, np.ndarray]:
+        return {"x": np.arange(3, dtype=np.float32) + 10 * n, "n": np.full(3, n)}
+
+    mask = np.array([True, True, False])
+    with ring.vector_writer(3) as writer:
+        let_in(dropping, 6)
+        assert [(writer.append(step(n)) >= 0).all() for n in range(3)] == [True, True, False]
+        assert writer.num_dropped == 3
+        let_in(dropping, 1)
+        assert (writer.append(step(3)) >= 0).all()
+        assert writer.append(step(4), mask=mask, terminated=mask, final={"x": step(9)["x"]}).tolist() == [-1] * 3
+        let_in(dropping, 1)
+        writer.append(step(5))
+    ring.refresh()
+    found = [(e["n"].tolist(), e.interrupted, final_of(e)) for e in ring]
+    assert sorted(found, key=str) == sorted(
+        [
+            *[([0, 1], True, 20.0 + i) for i in range(3)],
+            *[([3], True, 40.0 + i) for i in range(2)],
+            ([3, 5], True, None),
+            *[([5], True, None)] * 2,
+        ],
+        key=str,
+    )
+    assert ring.verify(deep=True).is_ok
+
+
+def test_a_step_that_waits_is_left_by_an_interrupt_and_nothing_is_written(
+    ring: stepwell.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = gate_of(ring, "wait")
+    gate.publish(0)
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stepwell.store.back_pressure.time.sleep", interrupt)
+    writer = ring.writer()
+    with pytest.raises(KeyboardInterrupt):
+        writer.append(x=0, n=0)
+    # closing waits for no table
+    writer.close()
+    assert ring.num_steps == 0
+    gate.close()
+
+
+def test_who_draws_does_not_wait_for_himself(ring: stepwell.Store) -> None:
+    gate, writer = gate_of(ring, "wait"), ring.writer()
+    gate.publish(0)
+    gate.note_draw()
+    with pytest.raises(RateLimitError, match="wait for itself"):
+        writer.append(x=0, n=0)
+    thread = threading.Thread(target=gate.note_draw)
+    thread.start()
+    thread.join()
+    release = threading.Timer(0.01, gate.close)
+    release.start()
+    assert writer.append(x=0, n=0) >= 0
+    writer.close()

@@ -14,6 +14,7 @@ arrays in memory, and written to the ring some hundred at a time: what comes aft
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from functools import cached_property
@@ -23,18 +24,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import MissingDependencyError, RateLimitError, TableError
-from stepwell.kernels.places import EPISODE, HI_FINAL, HI_STEP, LO, PLACE_ROWS, ROW, SEGMENT
-from stepwell.kernels.signatures import load_kernels
-from stepwell.replay.history import History
 from stepwell.replay.loader import ReplayLoader
 from stepwell.replay.selectors import Prioritized
+from stepwell.replay.slots import Slots
 from stepwell.replay.tables import Table
 from stepwell.replay.transitions import transition_fields
 from stepwell.schema import Array, is_feature_name
 from stepwell.store import create
-from stepwell.store.layout import MAX_ROWS, ROW_BITS, split_id
 from stepwell.windows import Field
-from stepwell.windows.reader import PlaceReader
 
 try:
     import torch
@@ -116,7 +113,6 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
 
     def _begin(self, path: str | os.PathLike[str] | None) -> None:
         """Make the ring, its writers, and the arrays of what is not in it yet."""
-        load_kernels(["stepwell.kernels.gather.touch_and_gather"])
         is_dict = isinstance(self.obs_shape, dict)
         shapes = self.obs_shape if is_dict else {"": self.obs_shape}
         spaces_of = self.observation_space.spaces if is_dict else {"": self.observation_space}
@@ -134,27 +130,21 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         self.store = create(
             ":memory:" if path is None else os.fspath(path), schema, capacity=(self.buffer_size + room) * num_envs
         )
-        self._writers = [self.store.writer() for _ in range(num_envs)]
+        self._writer = self.store.vector_writer(num_envs)
         features = schema | {f"next_{name}": feature for name, feature in observed.items()}
         # the newest vector steps, [room, n_envs, ...] by key: the first ones are written when there are as many
         self._staged = {
             key: np.zeros((room, num_envs, *feature.shape), feature.np_dtype) for key, feature in features.items()
         }
-        self._ends = np.zeros((2, room, num_envs), np.bool_)
-        self._num_staged = self._num_written = 0
-        # of each cell, position * n_envs + environment, that is in the ring: number of its segment << 32 | its row
-        self._places = np.full(self.buffer_size * num_envs, -1, np.int64)
-        self._last_place = -1
-
-    @cached_property
-    def _history(self) -> History:
-        return History(self.store)
-
-    @cached_property
-    def _reader(self) -> PlaceReader:
-        """What reads transitions."""
-        fields = {name: Field(name) for name in self._names} | {f"next_{name}": Field(name, 1) for name in self._names}
-        return PlaceReader([self._history], fields | {"action": Field("action"), "reward": Field("reward")})
+        keys = [*observed, *(f"next_{name}" for name in observed), "action"]
+        self._targets = [(self._staged[key], self._staged[key].shape[1:]) for key in keys]
+        self._reward = self._staged["reward"]
+        self._done, self._timeout = np.zeros((2, room, num_envs), np.bool_)
+        self._room, self._num_staged, self._num_written = room, 0, 0
+        self._features = list(schema)
+        # a slot is a cell, position * n_envs + environment; one that is in the ring
+        fields = {name: Field(name) for name in schema} | {f"next_{name}": Field(name, 1) for name in self._names}
+        self._slots, self._written_cell = Slots(self.store, self.buffer_size * num_envs, fields), -1
 
     # transitions come
 
@@ -162,31 +152,30 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]
     ) -> None:
         """Store a transition of each environment; see Stable-Baselines3's."""
-        timeouts: Any = None
+        timeouts: Any = False
         if self.handle_timeout_termination:
             timeouts = [info.get("TimeLimit.truncated", False) for info in infos]
+            # a list is slow to copy, and nearly always says nothing
+            timeouts = any(timeouts) and timeouts
         self._add(obs, next_obs, action, reward, done, timeouts)
 
     def _add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, timeouts: Any) -> None:  # noqa: PLR0917
-        staged, at, position = self._staged, self._num_staged, self.pos
-        if at == len(staged["reward"]):
+        at, position = self._num_staged, self.pos
+        if at == self._room:
             self.flush()
             at = self._num_staged
-        if self._keys is None:
-            _put(staged[OBSERVATION][at], obs)
-            _put(staged[NEXT][at], next_obs)
-        else:
-            for key, name in zip(self._keys, self._names, strict=True):
-                _put(staged[name][at], obs[key])
-                _put(staged[f"next_{name}"][at], next_obs[key])
-        _put(staged["action"][at], action)
-        staged["reward"][at] = reward
-        self._ends[0, at] = self.dones[position] = done
-        if timeouts is not None:
-            self._ends[1, at] = self.timeouts[position] = timeouts
+        values: tuple[Any, ...] = obs, next_obs, action
+        if self._keys is not None:
+            values = *(obs[key] for key in self._keys), *(next_obs[key] for key in self._keys), action
+        for (target, shape), array in zip(self._targets, values, strict=True):
+            # of another shape, too: those of discrete spaces have an axis less
+            target[at] = array if getattr(array, "shape", None) == shape else np.reshape(array, shape)
+        self._reward[at] = reward
+        self._done[at] = self.dones[position] = done
+        self._timeout[at] = self.timeouts[position] = timeouts
         self._num_staged = at + 1
-        self.pos = position + 1
-        if self.pos == self.buffer_size:
+        self.pos = position = position + 1
+        if position == self.buffer_size:
             self.full, self.pos = True, 0
 
     def flush(self) -> None:
@@ -201,25 +190,35 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         begin = self._num_written
         if stop <= begin:
             return
-        done, timeouts = self._ends
-        ends = done[:stop] | self._are_last(stop)
-        first, runs = self.pos - self._num_staged, []
-        for env, writer in enumerate(self._writers):
-            start = begin
-            for last in dict.fromkeys([*(np.flatnonzero(ends[begin:, env]) + begin).tolist(), stop - 1]):
-                cells = np.arange(first + start, first + last + 1) % self.buffer_size * self.n_envs + env
-                runs.append((cells, writer.append_batch(self._staged_rows(slice(start, last + 1), env))))
-                if ends[last, env]:
-                    is_terminated = bool(done[last, env] and not timeouts[last, env])
-                    final = {name: self._staged[f"next_{name}"][last, env, ...] for name in self._names}
-                    writer.end_episode(terminated=is_terminated, truncated=not is_terminated, final=final)
-                start = last + 1
-        self._take_places(runs)
+        first, last = self.pos - self._num_staged, self._are_last(stop)
+        steps, ids = slice(begin, stop), np.full((stop - begin, self.n_envs), -1)
+        done = self._done[steps]
+        terminated = done & ~self._timeout[steps]
+        try:
+            self._writer.append_batch(
+                {name: self._staged[name][steps] for name in self._features},
+                terminated=terminated,
+                truncated=(done | last[steps]) & ~terminated,
+                final={name: self._staged[f"next_{name}"][steps] for name in self._names},
+                out=ids,
+            )
+        finally:
+            # where there is no space for all of them, those that are left are written by the next call
+            count = int(np.count_nonzero(ids[:, 0] >= 0))
+            if count:
+                positions = np.arange(first + begin, first + begin + count) % self.buffer_size
+                cells = (positions[:, None] * self.n_envs + np.arange(self.n_envs)).reshape(-1)
+                self._slots.put(cells, ids[:count].reshape(-1))
+                self._written_cell = int(cells[-1])
+                self._drop_staged(begin + count)
+
+    def _drop_staged(self, stop: int) -> None:
+        """Let go of the staged vector steps before ``stop``, which are in the ring."""
         # the last one stays: where it goes on, what follows it is not in the ring yet
         self._num_written = int(stop < self._num_staged)
         gone = stop - self._num_written
         self._num_staged -= gone
-        for array in (*self._staged.values(), *self._ends):
+        for array in (*self._staged.values(), self._done, self._timeout):
             array[: self._num_staged] = array[gone : gone + self._num_staged].copy()
 
     def _are_last(self, stop: int) -> npt.NDArray[np.bool_]:
@@ -228,22 +227,9 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         known = min(stop, self._num_staged - 1)
         are_last[:known] = False
         for name in self._names:
-            rows, following = _as_bytes(self._staged[name]), _as_bytes(self._staged[f"next_{name}"])
+            rows, following = _as_words(self._staged[name]), _as_words(self._staged[f"next_{name}"])
             are_last[:known] |= (rows[1 : known + 1] != following[:known]).any(axis=2)
         return are_last
-
-    def _staged_rows(self, steps: slice, env: int) -> dict[str, npt.NDArray[Any]]:
-        return {name: np.ascontiguousarray(self._staged[name][steps, env]) for name in self.store.schema or ()}
-
-    def _take_places(self, runs: list[tuple[Int64s, int]]) -> None:
-        """Take note of where the steps of cells were written, from the ids of the first of each run."""
-        self._history.advance()
-        numbers = self._history.numbers_by_ordinal()
-        for cells, step_id in runs:
-            ordinal, row = split_id(step_id)
-            place = int(numbers[ordinal]) << ROW_BITS | row
-            self._places[cells] = np.arange(place, place + len(cells))
-            self._last_place = place
 
     def reset(self) -> None:
         """Forget all transitions; the ring keeps their steps until newer ones take their place."""
@@ -253,8 +239,7 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
     def close(self) -> None:
         """Write all that was added and seal the ring: another process then finds it whole. May be called twice."""
         self._write(self._num_staged)
-        for writer in self._writers:
-            writer.close()
+        self._writer.close()
 
     # transitions are drawn
 
@@ -306,31 +291,16 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         """Return the transitions at cells, int64 [n]: position * n_envs + environment."""
         ages = (self.pos - 1 - cells // self.n_envs) % self.buffer_size
         is_staged = ages < self._num_staged
-        places = self._places.take(cells)
-        if is_staged.any():
-            places[is_staged] = self._last_place
-        else:
-            is_staged = None
-        if self._last_place < 0:
+        if not is_staged.any():
+            return self._slots.read(cells)
+        if self._written_cell < 0:
             values = {key: np.zeros((len(cells), *array.shape[2:]), array.dtype) for key, array in self._staged.items()}
         else:
-            values = self._read_places(places)
-        if is_staged is not None:
-            at, envs = self._num_staged - 1 - ages[is_staged], cells[is_staged] % self.n_envs
-            for key, array in self._staged.items():
-                values[key][is_staged] = array[at, envs]
+            values = self._slots.read(np.where(is_staged, self._written_cell, cells))
+        at, envs = self._num_staged - 1 - ages[is_staged], cells[is_staged] % self.n_envs
+        for key, array in self._staged.items():
+            values[key][is_staged] = array[at, envs]
         return values
-
-    def _read_places(self, found: Int64s) -> dict[str, npt.NDArray[Any]]:
-        """Return the transitions of rows of segments: what follows each one is in the row after it."""
-        places = np.empty((PLACE_ROWS, len(found)), np.int64)
-        places[EPISODE] = -1
-        np.right_shift(found, ROW_BITS, out=places[SEGMENT])
-        np.bitwise_and(found, MAX_ROWS - 1, out=places[ROW])
-        places[LO] = places[ROW]
-        np.add(places[ROW], 2, out=places[HI_STEP])
-        places[HI_FINAL] = places[HI_STEP]
-        return self._reader.read_places([places])
 
     # the arrays of Stable-Baselines3's buffer, read from the ring
 
@@ -586,13 +556,8 @@ def _name_of(key: str, number: int) -> str:
     return name if is_feature_name(name) else f"{OBSERVATION}.{number}"
 
 
-def _put(target: npt.NDArray[Any], values: Any) -> None:
-    """Copy values of another shape, too: those of discrete spaces have an axis less."""
-    if getattr(values, "shape", None) != target.shape:
-        values = np.reshape(values, target.shape)
-    target[...] = values
-
-
-def _as_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return [room, n_envs, ...] as the bytes of each row, uint8 [room, n_envs, bytes]."""
-    return array.reshape(*array.shape[:2], -1).view(np.uint8)
+def _as_words(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return [room, n_envs, ...] as the words of each row, unsigned [room, n_envs, words] as wide as they can be."""
+    rows = array.reshape(*array.shape[:2], -1)
+    num_bytes = rows.shape[2] * rows.itemsize
+    return rows.view(f"u{math.gcd(num_bytes, 8)}")

@@ -15,12 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import MissingDependencyError, TableError
-from stepwell.kernels.places import EPISODE, HI_FINAL, HI_STEP, LO, PLACE_ROWS, ROW, SEGMENT
-from stepwell.replay.history import History
+from stepwell.replay.slots import Slots
 from stepwell.schema import Array, Feature
 from stepwell.store import create
-from stepwell.store.layout import MAX_ROWS, ROW_BITS, split_id
-from stepwell.windows.reader import PlaceReader
 
 try:
     import torch
@@ -62,11 +59,8 @@ class StepwellStorage(Storage):  # type: ignore[misc]
     def _begin(self, columns: dict[str, npt.NDArray[Any]]) -> None:
         schema: dict[str, Feature] = {name: Array(rows.shape[1:], rows.dtype) for name, rows in columns.items()}
         self.store = create(self._path, schema, capacity=self.max_size)
-        self._writer = self.store.writer()
-        self._history = History(self.store)
-        self._reader = PlaceReader([self._history], {name: name for name in schema})
-        # number of the segment << 32 | row of each position
-        self._places = np.full(self.max_size, -1, np.int64)
+        self._writer = self.store.vector_writer(1)
+        self._slots = Slots(self.store, self.max_size, {name: name for name in schema})
 
     def __len__(self) -> int:
         return self._num
@@ -102,10 +96,8 @@ class StepwellStorage(Storage):  # type: ignore[misc]
                 for key in batch.keys(include_nested=True, leaves_only=True)
             }
             self._begin(columns)
-        ordinal, row = split_id(self._writer.append_batch(columns))
-        self._history.advance()
-        place = int(self._history.numbers_by_ordinal()[ordinal]) << ROW_BITS | row
-        self._places[positions] = np.arange(place, place + len(positions))
+        ids = self._writer.append_batch({name: rows[:, None] for name, rows in columns.items()})
+        self._slots.put(positions, ids[:, 0])
         self._next = int(positions[-1] + 1) % self.max_size
         self._num = max(self._num, min(self._num + len(positions), self.max_size))
         self._set_last_cursor(cursor)
@@ -118,19 +110,11 @@ class StepwellStorage(Storage):  # type: ignore[misc]
         positions = np.asarray(np.arange(self._num)[index] if isinstance(index, slice) else index, np.int64)
         if positions.size and (positions.min() < -self._num or positions.max() >= self._num):
             raise IndexError(f"position {positions.max()} of {self._num} elements.")
-        values = self._read(self._places.take(positions.reshape(-1) % max(self._num, 1)))
+        values = self._slots.read(positions.reshape(-1) % max(self._num, 1))
         found = TensorDict({}, batch_size=[positions.size])
         for name, key in self._keys.items():
             found.set(key, torch.from_numpy(values[name]))
         return found.reshape(positions.shape)
-
-    def _read(self, found: Int64s) -> dict[str, npt.NDArray[Any]]:
-        """Return rows of segments, by feature."""
-        places = np.empty((PLACE_ROWS, len(found)), np.int64)
-        places[EPISODE], places[SEGMENT] = -1, found >> ROW_BITS
-        places[ROW] = places[LO] = found & (MAX_ROWS - 1)
-        places[HI_STEP] = places[HI_FINAL] = places[ROW] + 1
-        return self._reader.read_places([places])
 
     def contains(self, item: Any) -> Any:
         """Return whether there is an element at a position, or at each of several."""

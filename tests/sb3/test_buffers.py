@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell import TableError
+from stepwell import DiskFullError, TableError
 
 sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
 torch = pytest.importorskip("torch")
@@ -135,6 +135,35 @@ def test_the_position_that_is_written_next_is_left_out_where_stable_baselines3_d
         ours.add(*step)
         theirs.add(*step)
         assert_same_batch(ours, theirs, 30)
+
+
+def test_steps_that_found_no_space_are_written_by_the_next_flush() -> None:
+    ours, theirs = (module.ReplayBuffer(60, BOX, BOX, device="cpu", n_envs=2) for module in (stepwell.sb3, buffers))
+    append_batch = ours._writer.append_batch
+
+    def append_few(given: Any, **options: Any) -> Any:
+        for key in ("terminated", "truncated", "out"):
+            options[key] = options[key][:4]
+        final = {name: rows[:4] for name, rows in options.pop("final").items()}
+        append_batch({name: rows[:4] for name, rows in given.items()}, final=final, **options)
+        raise DiskFullError("no space")
+
+    for number, step in enumerate(itertools.islice(steps(BOX, BOX, 2), 80)):
+        ours.add(*step)
+        theirs.add(*step)
+        if number % 20 == 19:
+            ours._writer.append_batch = append_few
+            with pytest.raises(DiskFullError):
+                ours.flush()
+            ours._writer.append_batch = append_batch
+            assert_same_batch(ours, theirs, 200)
+            ours.flush()
+            assert_same_batch(ours, theirs, 200)
+    ours.close()
+    # each step is there once: the ring has those of 30 vector steps, and keeps some more
+    assert ours.store.num_steps >= 60
+    found = np.sort(np.concatenate([episode["reward"] for episode in ours.store]))
+    assert len(np.unique(found)) == len(found)
 
 
 def test_extend_and_reset() -> None:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,39 @@ def test_whatever_the_system_says_what_was_acknowledged_is_there(tmp_path: Path,
         # all numbers at all calls: STEPWELL_ALL_FAULTS=1
         at += 0 if EVERY else 6
     assert at > 30
+
+
+def test_a_batch_that_finds_no_space_says_how_far_it_came(tmp_path: Path, faults: Faults) -> None:
+    at = 0
+    while True:
+        at += 1
+        path = tmp_path / f"{at}.well"
+        store = make(path, capacity=60)
+        writer: VectorWriter = store.vector_writer(NUM_ENVS)
+        numbers = np.arange(40 * NUM_ENVS).reshape(40, NUM_ENVS)
+        steps = {"observation": observation(numbers, -1), "action": numbers}
+        ends = numbers % 29 == 0
+        done = 0
+        with faults.on(at, errno.ENOSPC):
+            while done < 40:
+                out = np.full((40 - done, NUM_ENVS), -1)
+                left = {name: rows[done:] for name, rows in steps.items()}
+                # no further than an error says; how often there is one is what `faults` says
+                with suppress(StepwellError):
+                    writer.append_batch(left, terminated=ends[done:], out=out)
+                assert ((out >= 0) == (out[:, :1] >= 0)).all()
+                done += int((out[:, 0] >= 0).sum())
+            has_failed = bool(faults.failed)
+            with suppress(StepwellError):
+                writer.close()
+        del writer
+        found = sorted(step for steps, _, _ in read(stepwell.open(path)) for step in steps)
+        assert found == list(range(100, 160)), (at, faults.failed)
+        shutil.rmtree(path)
+        if not has_failed and not faults.failed:
+            break
+        at += 0 if EVERY else 4
+    assert at > 10
 
 
 @pytest.mark.parametrize("sync", ["step", "episode", "none"])

@@ -68,6 +68,56 @@ def test_every_reader_sees_what_was_recorded(calls: tuple[int, list[Any]], capac
     assert whole.verify().is_ok, whole.verify()
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 3),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2**31), st.booleans()), min_size=1, max_size=8),
+    st.sampled_from([30, 90, 10_000]),
+    st.sampled_from(["none", "episode"]),
+)
+def test_steps_that_come_at_once_are_those_that_come_one_by_one(
+    num_envs: int, batches: list[tuple[int, int, bool]], capacity: int, sync: Any
+) -> None:
+    store = stepwell.create(":memory:", SCHEMA, capacity=capacity, sync=sync)
+    live = stepwell.open(store.path, mode="r")
+    model = Model(store.vector_writer(num_envs), num_envs)
+    assert model.writer is not None
+    with model.writer:
+        for count, seed, has_final in batches:
+            ends = np.random.default_rng(seed).integers(0, 12, (count, num_envs))
+            model.batch(ends, has_final=has_final)
+            # and one as `append` stores it, between
+            model.step([True] * num_envs, [False] * num_envs, [True] * num_envs, has_final=False)
+            live.refresh()
+            assert read(live) == model.shown(capacity)
+    assert read(store) == model.shown(capacity, ended_as="interrupted")
+    assert store.verify().is_ok, store.verify()
+
+
+def test_refused_batches_leave_all_as_it_was(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "ring.well", SCHEMA, capacity=100)
+    with store.vector_writer(2) as writer:
+        good: dict[str, Any] = {"observation": np.zeros((3, 2, 2), np.float32), "action": np.zeros((3, 2), np.int64)}
+        for steps, options, message in (
+            ({"action": good["action"]}, {}, "observation"),
+            ({**good, "action": np.zeros((2, 2), np.int64)}, {}, r"\[3, 2, ...\]"),
+            ({**good, "action": np.zeros((3, 3), np.int64)}, {}, r"\[3, 2, ...\]"),
+            ({**good, "observation": np.zeros((3, 2, 5), np.float32)}, {}, "observation"),
+            (good, {"terminated": np.zeros(2, bool)}, r"bool \[3, 2\]"),
+            (good, {"final": {"action": good["action"]}}, "final"),
+            (good, {"final": {"observation": good["observation"][:2]}}, r"\[3, 2, ...\]"),
+            (good, {"out": np.zeros((3, 2), np.int32)}, "out"),
+        ):
+            with pytest.raises(StepError, match=message):
+                writer.append_batch(steps, **options)
+        assert len(writer.append_batch({name: rows[:0] for name, rows in good.items()})) == 0
+        # other types and orders of memory are taken where `append` takes them
+        listed = {"observation": np.zeros((2, 3, 2), np.float32).swapaxes(0, 1), "action": [[1, 2], [3, 4], [5, 6]]}
+        out = np.full((3, 2), -1)
+        assert writer.append_batch(listed, out=out) is out
+    assert sorted(episode["action"].tolist() for episode in store) == [[1, 3, 5], [2, 4, 6]]
+
+
 def test_long_episodes_go_on_in_the_next_segment(tmp_path: Path) -> None:
     store = stepwell.create(tmp_path / "ring.well", SCHEMA, capacity=40)
     model = Model(store.vector_writer(2), 2)

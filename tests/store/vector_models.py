@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stepwell import Array, Store
 from stepwell.store import VectorWriter
@@ -59,6 +60,23 @@ class Model:
                 self.end(env, "terminated" if terminated[env] else "truncated", int(finals[env]) if has_final else None)
         self.time += 1
 
+    def batch(self, ends: npt.NDArray[np.int64], *, has_final: bool) -> None:
+        """Record several vector steps at once; ends [t, n]: 0 terminated, 1 truncated, else neither."""
+        writer, self.writer, first = self.writer, None, self.count
+        for row in ends:
+            self.step([True] * self.num_envs, (row == 0).tolist(), (row == 1).tolist(), has_final=has_final)
+        self.writer = writer
+        if writer is not None:
+            numbers = first + np.arange(2 * ends.size).reshape(len(ends), 2, self.num_envs)
+            finals = {"observation": observation(numbers[:, 1], -1)}
+            ids = writer.append_batch(
+                {"observation": observation(numbers[:, 0], -1), "action": numbers[:, 0]},
+                terminated=ends == 0,
+                truncated=ends == 1,
+                final=finals if has_final else None,
+            )
+            assert len(np.unique(ids)) == ends.size
+
     def end(self, env: int, ending: str, final: int | None) -> None:
         episode = self.open.pop(env, None)
         if episode is not None:
@@ -91,8 +109,8 @@ class Model:
         return sorted(found, key=lambda each: each[0])
 
 
-def observation(numbers: Any) -> Any:
-    return np.stack([numbers, -numbers], axis=1).astype(np.float32)
+def observation(numbers: Any, axis: int = 1) -> Any:
+    return np.stack([numbers, -numbers], axis=axis).astype(np.float32)
 
 
 def read(store: Store) -> list[Any]:

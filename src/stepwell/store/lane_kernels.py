@@ -7,7 +7,7 @@ from typing import Any
 from stepwell.kernels.kernel import kernel
 from stepwell.kernels.memory import commit_u64, load_u8, load_u32, load_u64, memcpy, store_u32, store_u64
 
-__all__ = ["COLUMN_WORDS", "FIRST_COLUMN", "append_lanes"]
+__all__ = ["COLUMN_WORDS", "FIRST_COLUMN", "append_lane_steps", "append_lanes"]
 
 # Words of `control`, int64 [FIRST_COLUMN + COLUMN_WORDS * columns]. Addresses of arrays [lanes]: int64 the next row of
 # each, the row at which its open episode begins, steps that this one has in earlier segments, and its origin; uint8
@@ -86,6 +86,57 @@ def append_lanes(control: Any, stamp: Any, kind: Any) -> Any:
     # last: all of it is there, or nothing
     commit_u64(control[COMMIT], mark)
     return 0
+
+
+@kernel
+def append_lane_steps(control: Any, batch: Any, stamp: Any, kind: Any, num_steps: Any, line_bytes: Any) -> Any:  # noqa: PLR0917
+    """Store and commit vector steps of all environments that lie back to back, until a lane is full.
+
+    Args:
+        control: as for `append_lanes`; there is room for ``num_steps`` and for the records of those that end.
+        batch: int64 [3 + 2 * columns], addresses of the first step's flags ``terminated`` and ``truncated``, of its
+            ids, and of the values and final values of each column, 0 where it has none; they are moved on.
+        stamp: of the first one; the others follow it.
+        kind: as for `append_lanes`.
+        num_steps: how many there are.
+        line_bytes: of the metadata of each episode that ends, which is stored.
+
+    Returns:
+        How many were stored.
+    """
+    lanes, done = control[LANES], 0
+    # back at the end: other calls find the addresses of `LaneValues`
+    _swap(control, batch)
+    while done < num_steps:
+        found = append_lanes(control, stamp + done, kind)
+        if found > 0:
+            control[METADATA_BYTES] = line_bytes * found
+            found = append_lanes(control, stamp + done, kind | IS_PREPARED)
+        if found:
+            break
+        control[TERMINATED] += lanes
+        control[TRUNCATED] += lanes
+        control[IDS] += 8 * lanes
+        for column in range(control[COLUMNS]):
+            at = FIRST_COLUMN + COLUMN_WORDS * column
+            control[at + VALUES] += lanes * control[at + ROW_BYTES]
+            if control[at + FINALS]:
+                control[at + FINALS] += lanes * control[at + ROW_BYTES]
+        done += 1
+    _swap(control, batch)
+    return done
+
+
+@kernel
+def _swap(control: Any, batch: Any) -> None:
+    """Exchange the addresses of a step's values in ``control`` for those in ``batch``."""
+    control[TERMINATED], batch[0] = batch[0], control[TERMINATED]
+    control[TRUNCATED], batch[1] = batch[1], control[TRUNCATED]
+    control[IDS], batch[2] = batch[2], control[IDS]
+    for column in range(control[COLUMNS]):
+        at = FIRST_COLUMN + COLUMN_WORDS * column
+        control[at + VALUES], batch[3 + 2 * column] = batch[3 + 2 * column], control[at + VALUES]
+        control[at + FINALS], batch[4 + 2 * column] = batch[4 + 2 * column], control[at + FINALS]
 
 
 @kernel

@@ -53,6 +53,7 @@ from stepwell.store.lane_kernels import (
     TERMINATED,
     TRUNCATED,
     VALUES,
+    append_lane_steps,
     append_lanes,
 )
 from stepwell.store.lanes import LANE_CARRIED, LANE_FILES, LANE_MARKS, LANE_STEPS
@@ -256,6 +257,22 @@ class LaneWriter(SegmentWriter):
         found: int = append_lanes(self._control, stamp, kind)
         return IS_SYNCED if not found and self.sync != "none" else found
 
+    def append_steps(self, batch: Int64s, kind: int, num_steps: int, num_ends: int) -> int:
+        """Store and commit vector steps at addresses, see the kernel; returns how many, before a lane was full."""
+        steps, line = self._files.lanes[LANE_STEPS], b"{}\n"
+        if self.num_calls + num_steps > len(steps.rows):
+            steps.reserve(max(2 * len(steps.rows), self.num_calls + num_steps))
+            self._bind_growing()
+        if num_ends:
+            self._store_lines(num_ends, line * num_ends)
+        assert self._clock is not None
+        first = self._clock.next(self._stamp, num_steps)
+        self._stamp = first + num_steps - 1
+        done: int = append_lane_steps(self._control, batch, first, kind, num_steps, len(line))
+        if done and self.sync != "none":
+            self._committer.commit(int(self._scratch[0]), 0, is_synced=self.sync == "step" or num_ends > 0)
+        return done
+
     def finish_step(self, found: int, kind: int, lines: Sequence[bytes] | None) -> bool:
         """Do what `append_step` returned, and store the step; False, with nothing stored, where a lane is full."""
         return self._commit(found, self._stamp, kind, lines)
@@ -294,15 +311,18 @@ class LaneWriter(SegmentWriter):
         return True
 
     def _prepare(self, count: int, text: bytes) -> None:
+        """Let the next commit end so many episodes, with the metadata in ``text``."""
+        self._store_lines(count, text)
+        # taken over by the kernel's commit: no signal comes in between
+        self._control[METADATA_BYTES] = len(text)
+
+    def _store_lines(self, count: int, text: bytes) -> None:
         """Make room for records of so many episodes, and store their metadata."""
-        control = self._control
-        episodes, first = self._files.episodes, int(control[NUM_EPISODES])
+        episodes, first = self._files.episodes, int(self._control[NUM_EPISODES])
         if first + count > len(episodes.rows):
             episodes.reserve(max(first + count, 2 * len(episodes.rows)))
             self._bind_growing()
-        self._files.metadata.write(text, int(control[METADATA_END]))
-        # taken over by the kernel's commit: no signal comes in between
-        control[METADATA_BYTES] = len(text)
+        self._files.metadata.write(text, int(self._control[METADATA_END]))
 
     def close(self) -> Any:
         """Close the files and return the commit record, still locked, which is closed when the segment is sealed."""

@@ -164,6 +164,110 @@ class VectorWriter:
             self._make_next(segment.schema)
         return values.ids.copy()
 
+    def append_batch(
+        self,
+        steps: Mapping[str, Any],
+        /,
+        *,
+        terminated: Flags | None = None,
+        truncated: Flags | None = None,
+        final: Mapping[str, Any] | None = None,
+        out: Int64s | None = None,
+    ) -> Int64s:
+        """Store several vector steps of all environments at once, by one call of a kernel.
+
+        Args:
+            steps: name to values [t, n, *shape] of every feature; nested mappings become dotted names.
+            terminated: bool [t, n]; see `append`.
+            truncated: bool [t, n]; see `append`.
+            final: name to values [t, n, *shape] of every feature with ``final=True``; see `append`.
+            out: int64 [t, n], where the ids are put; default: a new array.
+
+        Returns:
+            The ids of the steps, int64 [t, n].
+
+        Raises:
+            StepError: as for `append`, or arrays of different lengths; nothing was written.
+            DiskFullError: no space for the segment that a step needs: it and those after it were not written, and
+                their ids in ``out`` are as they were.
+        """
+        check_mapping(steps)
+        given = dict(flatten(steps))
+        count = len(next(iter(given.values()), ()))
+        if not count:
+            return np.empty((0, self._num_envs), np.int64) if out is None else out
+        if self._segment is None or self._pid != os.getpid():
+            self._begin({name: values[0] for name, values in given.items()})
+        columns, finals, flags = self._batch(given, final, {"terminated": terminated, "truncated": truncated}, count)
+        if out is None:
+            out = np.empty((count, self._num_envs), np.int64)
+        elif out.dtype != np.int64 or out.shape != (count, self._num_envs) or not out.flags.carray:
+            raise StepError(
+                f"out of {out.dtype}{list(out.shape)}. Give a contiguous int64 [{count}, {self._num_envs}]."
+            )
+        ends = flags[0] | flags[1]
+        self._set_flags(None, None, None)
+        kind = self._kind_with_final if finals else self._kind
+        done = 0
+        while done < count:
+            segment = self._segment
+            assert segment is not None
+            addresses = [array[done:].ctypes.data for array in (*flags, out)]
+            for name, *_ in self._columns:
+                addresses.append(columns[name][done:].ctypes.data)
+                addresses.append(finals[name][done:].ctypes.data if name in finals else 0)
+            try:
+                num = segment.append_steps(np.array(addresses), kind, count - done, int(np.count_nonzero(ends[done:])))
+            except OSError as error:
+                self._raise_from(error)
+            is_half_free = self._num_until_next > 0
+            self._num_until_next -= num
+            done += num
+            if is_half_free and self._num_until_next <= 0:
+                self._make_next(segment.schema)
+            if done < count:
+                # the segment is full: this step is the next one's first
+                out[done] = self.append(
+                    {name: column[done] for name, column in columns.items()},
+                    terminated=flags[0][done],
+                    truncated=flags[1][done],
+                    final={name: rows[done] for name, rows in finals.items()} if finals else None,
+                )
+                self._set_flags(None, None, None)
+                done += 1
+        return out
+
+    def _batch(
+        self, given: dict[str, Any], final: Mapping[str, Any] | None, flags: Mapping[str, Flags | None], count: int
+    ) -> tuple[dict[str, Any], dict[str, Any], list[npt.NDArray[np.bool_]]]:
+        """Return columns, final values and flags of several vector steps as the kernel takes them."""
+        schema = self._store.schema
+        assert schema is not None
+        if given.keys() != schema.keys():
+            raise missing_features_error(schema, given)
+        columns = {name: self._accepted_steps(name, values, count) for name, values in given.items()}
+        rows = {} if final is None else self._checked_finals(final)
+        finals = {name: self._accepted_steps(name, values, count) for name, values in rows.items()}
+        shape = (count, self._num_envs)
+        found = [
+            np.zeros(shape, np.bool_) if array is None else self._flags(name, array, shape)
+            for name, array in flags.items()
+        ]
+        return columns, finals, found
+
+    def _accepted_steps(self, name: str, values: Any, count: int) -> npt.NDArray[Any]:
+        """Return values [t, n, *shape] of a feature, contiguous; StepError where they are not."""
+        schema = self._store.schema
+        assert schema is not None
+        feature, shape = schema[name], (count, self._num_envs)
+        if type(values) is _ndarray and values.dtype == feature.np_dtype and values.shape == (*shape, *feature.shape):
+            return np.ascontiguousarray(values)
+        rows = np.asarray(values)
+        if rows.shape[:2] != shape:
+            raise StepError(f"feature {name!r}: values {list(rows.shape)}. Give [{count}, {self._num_envs}, ...].")
+        accepted = accept_column(name, feature, rows.reshape(-1, *rows.shape[2:]))
+        return np.ascontiguousarray(accepted).reshape(*shape, *feature.fixed_shape)
+
     def end_episodes(
         self,
         mask: Flags | None = None,
@@ -408,16 +512,17 @@ class VectorWriter:
         values.truncated[...] = False if truncated is None else truncated
         self._has_no_flags = mask is terminated is truncated is None
 
-    def _flags(self, name: str, given: Flags) -> npt.NDArray[np.bool_]:
-        array = np.asarray(given)
-        if array.dtype != _BOOL or array.shape != (self._num_envs,):
+    def _flags(self, name: str, given: Flags, shape: tuple[int, ...] | None = None) -> npt.NDArray[np.bool_]:
+        array, shape = np.asarray(given), shape or (self._num_envs,)
+        if array.dtype != _BOOL or array.shape != shape:
             raise StepError(
-                f"{name} of dtype {array.dtype} and shape {array.shape}. Give bool [{self._num_envs}], one for each "
+                f"{name} of dtype {array.dtype} and shape {array.shape}. Give bool {list(shape)}, one for each "
                 "environment."
             )
-        return array
+        return np.ascontiguousarray(array)
 
-    def _set_finals(self, final: Mapping[str, Any]) -> None:
+    def _checked_finals(self, final: Mapping[str, Any]) -> dict[str, Any]:
+        """Return final values by name; StepError where they are not those of all features that have some."""
         given = dict(flatten(final))
         names = [name for name, _ in self._finals]
         if given.keys() != set(names):
@@ -425,6 +530,10 @@ class VectorWriter:
                 f"final values of {', '.join(given) or 'no features'}. Give those of all features with final=True: "
                 f"{', '.join(names) or 'there are none'}."
             )
+        return given
+
+    def _set_finals(self, final: Mapping[str, Any]) -> None:
+        given = self._checked_finals(final)
         for name, target in self._finals:
             value = given[name]
             if type(value) is not _ndarray or value.dtype is not target.dtype or value.shape != target.shape:

@@ -1,0 +1,68 @@
+"""Slots beside a dict of what they hold."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stepwell
+from stepwell import Array, Field, WindowError
+from stepwell.errors import LoaderError
+from stepwell.replay.slots import Slots
+
+SCHEMA = {"observation": Array(2, final=True), "number": Array((), "int64")}
+FIELDS = {"observation": Field("observation"), "following": Field("observation", 1), "number": Field("number")}
+
+
+def rows(numbers: Any) -> dict[str, Any]:
+    return {"observation": np.stack([numbers, -numbers], axis=-1).astype(np.float32), "number": numbers}
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 3), st.lists(st.tuples(st.integers(1, 30), st.booleans()), min_size=1, max_size=20))
+def test_slots_hold_what_was_put(num_envs: int, calls: list[tuple[int, bool]]) -> None:
+    size = 40
+    # the ring keeps what the slots hold, and what is put meanwhile
+    store = stepwell.create(":memory:", SCHEMA, capacity=num_envs * (size + 31))
+    slots, held, count = Slots(store, size * num_envs, FIELDS), {}, 0
+    with store.vector_writer(num_envs) as writer:
+        for length, is_read in calls:
+            steps = np.arange(count, count + length)
+            numbers = steps[:, None] * num_envs + np.arange(num_envs)
+            # each step is an episode's last one, so that what follows it is there
+            ends, finals = np.ones(numbers.shape, np.bool_), rows(numbers + 100_000)
+            ids = writer.append_batch(rows(numbers), truncated=ends, final={"observation": finals["observation"]})
+            cells = (steps[:, None] % size) * num_envs + np.arange(num_envs)
+            slots.put(cells.reshape(-1), ids.reshape(-1))
+            held.update(zip(cells.reshape(-1).tolist(), numbers.reshape(-1).tolist(), strict=True))
+            count += length
+            if is_read:
+                chosen = np.random.default_rng(count).choice(list(held), 50)
+                expected = np.array([held[cell] for cell in chosen.tolist()])
+                found = slots.read(chosen)
+                np.testing.assert_array_equal(found["number"], expected)
+                np.testing.assert_array_equal(found["observation"][:, 0], expected)
+                np.testing.assert_array_equal(found["following"][:, 0], expected + 100_000)
+
+
+def test_what_follows_from_episodes_is_refused() -> None:
+    store = stepwell.create(":memory:", SCHEMA, capacity=100)
+    slots = Slots(store, 10, {"step_index": "step_index"})
+    with store.vector_writer(1) as writer:
+        slots.put(np.arange(2), writer.append_batch(rows(np.arange(2)[:, None]))[:, 0])
+        with pytest.raises(WindowError, match="'step_index' follows from episodes"):
+            slots.read(np.arange(2))
+
+
+def test_a_step_that_the_ring_let_go_is_said_to_be_gone() -> None:
+    store = stepwell.create(":memory:", SCHEMA, capacity=20)
+    slots = Slots(store, 10, FIELDS)
+    with store.vector_writer(1) as writer:
+        slots.put(np.zeros(1, np.int64), writer.append_batch(rows(np.zeros((1, 1), np.int64)))[:, 0])
+        for number in range(1, 60):
+            ids = writer.append_batch(rows(np.full((2, 1), number)))
+            slots.put(np.array([1, 2]), ids[:, 0])
+        with pytest.raises(LoaderError, match=r"ring|removed"):
+            slots.read(np.zeros(1, np.int64))

@@ -1,5 +1,6 @@
 """Tables over a store: the conformance list C2 to C15 of the replay semantics, each claim by its number."""
 
+import os
 import pickle
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import stepwell
 from stepwell.errors import RateLimitError, TableError
 from stepwell.replay.extensions import Extension
 from stepwell.replay.limiters import MinSize, Queue, SampleToInsertRatio
+from stepwell.replay.loader import ReplayLoader
 from stepwell.replay.patterns import Pattern
 from stepwell.replay.selectors import Fifo, Prioritized, Uniform
 from stepwell.replay.tables import Table
@@ -559,3 +561,78 @@ def test_ctrl_c_ends_a_wait_cleanly(store):
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "ended 0 0\n"
         assert process.wait(60) == 0
+
+
+# one thread that writes and draws
+
+
+@pytest.mark.parametrize("is_ring", [True, False])
+@pytest.mark.parametrize("way", ["sample", "loader", "prefetch"])
+def test_a_thread_that_would_wait_for_its_own_steps_is_told_at_once(tmp_path, is_ring, way):
+    options = {"capacity": 5_000} if is_ring else {}
+    own = stepwell.create(tmp_path / "own.well", {"x": Array()}, segment_bytes=400, **options)
+    table = Table(own, limiter=MinSize(150))
+    loader = ReplayLoader(table, {"x": "x"}, batch_size=4, prefetch=3 if way == "prefetch" else None)
+    draw = (lambda: table.sample(4)) if way == "sample" else (lambda: next(loader))
+    num_refused = 0
+    with own.writer() as writer:
+        for n in range(200):
+            writer.append(x=n)
+            if n % 40 == 39:
+                # also where its segment is full, and it has no other yet
+                writer.end_episode()
+            if n % 20 in {0, 19}:
+                try:
+                    draw()
+                except RateLimitError as error:
+                    assert "wait for itself" in str(error) and "of the 150 items" in str(error)
+                    num_refused += 1
+    assert num_refused == 15 and table.info.counts.samples >= 20
+
+
+def test_a_thread_beside_another_writer_waits_for_it(tmp_path):
+    own = stepwell.create(tmp_path / "own.well", {"x": Array()}, capacity=5_000)
+    table = Table(own, limiter=MinSize(30))
+    mine, other = own.writer(), own.writer()
+    mine.append(x=0)
+
+    def act() -> None:
+        for n in range(40):
+            other.append(x=n)
+            time.sleep(0.001)
+        other.close()
+
+    # one that nobody has used yet may be any thread's
+    thread = threading.Thread(target=act)
+    thread.start()
+    assert len(table.sample(4).keys) == 4
+    thread.join()
+    mine.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_thread_waits_for_a_writer_of_another_process_until_that_one_is_killed(tmp_path):
+    own = stepwell.create(tmp_path / "own.well", {"x": Array()}, capacity=5_000)
+    table = Table(own, limiter=MinSize(30))
+    mine = own.writer()
+    mine.append(x=0)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            writer = stepwell.open(own.path).writer()
+            writer.append(x=0)
+            os.write(write, b"x")
+            time.sleep(60)
+        finally:
+            os._exit(0)
+    assert os.read(read, 1) == b"x"
+    killer = threading.Timer(0.1, os.kill, (child, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(RateLimitError, match="wait for itself"):
+        table.sample(4)
+    assert os.waitpid(child, 0)[0] == child
+    mine.close()
+    os.close(read)
+    os.close(write)

@@ -221,7 +221,7 @@ class Drawer:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         waiting: LongWait | None = None
         while True:
-            left = POLL_SECONDS
+            left = 0.0 if waiting is None else POLL_SECONDS
             if deadline is not None:
                 left = min(POLL_SECONDS, max(0.0, deadline - time.monotonic()))
             try:
@@ -233,6 +233,8 @@ class Drawer:
                     error.add_note(f"That was the last of several waits: {self._timeout:g} s in all.")
                     raise
                 if deadline is None:
+                    if source.table is not None:
+                        source.table.check_wait(count)
                     waiting = waiting or LongWait()
                     waiting.look(error.__str__)
 

@@ -233,6 +233,10 @@ def _most(estimate: float, wanted: int, allows: Callable[[int], bool]) -> int:
     return count
 
 
+# between two looks whether a wait may end at all
+CHECK_SECONDS = 1.0
+
+
 def checked_timeout(timeout: float | None) -> float:
     """Return seconds to wait: infinity for None.
 
@@ -283,18 +287,26 @@ class Waiting:
             and every 5 ms in the end.
         timeout: seconds; None for ever, 0 not at all.
         why: what it waits for, as a sentence, given the seconds that it waited.
+        check: raises where the wait would have no end; called before it, and every second.
 
     Notes:
         Of one thread. Ctrl-C ends `pause` with KeyboardInterrupt.
     """
 
-    __slots__ = ("_begin", "_changes", "_delay", "_long", "_seconds", "_why")
+    __slots__ = ("_begin", "_changes", "_check", "_delay", "_long", "_next_check", "_seconds", "_why")
 
-    def __init__(self, changes: Changes, timeout: float | None, why: Callable[[float], str]) -> None:
+    def __init__(
+        self,
+        changes: Changes,
+        timeout: float | None,
+        why: Callable[[float], str],
+        check: Callable[[], None] | None = None,
+    ) -> None:
         self._changes, self._why = changes, why
         self._delay = FIRST_SECONDS
         self._seconds = checked_timeout(timeout)
-        self._begin = time.monotonic()
+        self._begin = self._next_check = time.monotonic()
+        self._check = check
         self._long = LongWait() if self._seconds == math.inf else None
 
     def pause(self) -> None:
@@ -302,6 +314,9 @@ class Waiting:
         waited = time.monotonic() - self._begin
         if waited >= self._seconds:
             raise RateLimitError(self._why(self._seconds))
+        if self._check is not None and self._begin + waited >= self._next_check:
+            self._check()
+            self._next_check = self._begin + waited + CHECK_SECONDS
         if self._long is not None:
             self._long.look(lambda: self._why(waited))
         self._changes.wait(min(self._delay, self._seconds - waited))

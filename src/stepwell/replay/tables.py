@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import TableError
+from stepwell.errors import RateLimitError, TableError
 from stepwell.kernels.signatures import load_kernels
 from stepwell.order.order import derive_key
 from stepwell.replay import table_states
@@ -52,6 +52,7 @@ from stepwell.replay.table_settings import (
     open_gate,
     slices_of_steps,
 )
+from stepwell.store.segment_writer import writes_alone
 
 if TYPE_CHECKING:
     from stepwell.replay.checkpoints import StateSaver
@@ -381,8 +382,28 @@ class Table:
                 self._notices.deliver(self)
             if found is not None:
                 return found
-            waiting = waiting or Waiting(self._changes, timeout, partial(self._why_no_sample, count))
+            if waiting is None:
+                waiting = Waiting(
+                    self._changes,
+                    timeout,
+                    partial(self._why_no_sample, count),
+                    partial(self.check_wait, count) if timeout is None else None,
+                )
             waiting.pause()
+
+    def check_wait(self, count: int) -> None:
+        """Raise RateLimitError where the calling thread would wait for steps that nobody but itself writes."""
+        if self.pattern is None or not writes_alone(str(self.history.store.path)) or self.can_sample():
+            return
+        with self._lock:
+            why = self._limiter.why_no_sample(self._contents.counts)
+        raise RateLimitError(
+            f"table {self.name!r}: {self._limiter.name} does not let {count} rows be drawn: {why}. The thread that "
+            f"draws is the only one that writes to {self.store.path}: it would wait for itself for ever. Write more "
+            f"before the next draw: ask table.can_sample({count}), or draw with timeout=0 and go on where this error "
+            "comes. Where other threads or processes are about to write, close the writer of this thread, or draw with "
+            "a timeout."
+        )
 
     def _try_sample(self, count: int) -> tuple[Sample, Ints] | None:
         contents, limiter = self._contents, self._limiter

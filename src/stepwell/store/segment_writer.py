@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -32,11 +33,11 @@ from stepwell.store.layout import (
     step_id,
 )
 from stepwell.store.manifests import KeyNote, write_note
-from stepwell.store.ring import RingClock
+from stepwell.store.ring import RingClock, growing_segments
 from stepwell.store.snapshot import drop_table
 from stepwell.store.values import EncodedRows
 
-__all__ = ["SegmentWriter"]
+__all__ = ["Presence", "SegmentWriter", "writes_alone"]
 
 FIRST_BYTES = 1 << 20
 STEP_BYTES = 64 << 20
@@ -45,6 +46,47 @@ OWN_FILES = 4
 
 _LIVE: weakref.WeakSet[SegmentWriter] = weakref.WeakSet()
 _LEFT: list[SequentialColumns] = []
+
+
+class Presence:
+    """That a writer of this process is open, and which thread writes with it; 0 while none has."""
+
+    __slots__ = ("__weakref__", "store", "thread")
+
+    def __init__(self, store: str) -> None:
+        self.store, self.thread = store, 0
+        _PRESENT.add(self)
+
+    def note_thread(self) -> None:
+        """Say that the calling thread writes."""
+        self.thread = threading.get_ident()
+
+    def end(self) -> None:
+        """Say that the writer is closed."""
+        _PRESENT.discard(self)
+
+
+_PRESENT: weakref.WeakSet[Presence] = weakref.WeakSet()
+
+
+def writes_alone(store: str) -> bool:
+    """Return whether the calling thread writes to a store, and no other thread and no living process has a writer."""
+    present = [each for each in list(_PRESENT) if each.store == store]
+    if not present or any(each.thread != threading.get_ident() for each in present):
+        return False
+    own = {writer.name for writer in list(_LIVE)}
+    return not any(_has_living_writer(store, name) for name in growing_segments(store) - own)
+
+
+def _has_living_writer(store: str, name: str) -> bool:
+    try:
+        found = CommitRecord.take_over(f"{store}/{SEGMENTS}/{name}{OPEN_SUFFIX}/{PROGRESS}")
+    except FileNotFoundError:
+        # sealed meanwhile, by a process that lives
+        return True
+    if found is not None:
+        found.close()
+    return found is None
 
 
 class SegmentWriter:
@@ -443,6 +485,7 @@ def _leave_all() -> None:
     for writer in list(_LIVE):
         writer.leave_after_fork()
     _LIVE.clear()
+    _PRESENT.clear()
 
 
 def _finish_all() -> None:

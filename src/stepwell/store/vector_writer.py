@@ -20,6 +20,7 @@ from stepwell.store.maintenance import add_deleted
 from stepwell.store.records import Capacity, Sync, fixed_row_bytes
 from stepwell.store.ring import LEAST_ROWS, SHARE, RingClock, growing_segments
 from stepwell.store.sealing import SealQueue
+from stepwell.store.segment_writer import Presence
 from stepwell.store.values import accept_column, check_mapping, encode_metadata, missing_features_error
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class VectorWriter:
         self._store, self._sync, self._num_envs = store, sync, num_envs
         self._pid = os.getpid()
         self._is_closed = False
+        self._presence = Presence(str(store.path))
         self._segment: LaneWriter | None = None
         # the segment after this one, which is made while half of this one is still free
         self._next: NextSegment | None = None
@@ -334,6 +336,7 @@ class VectorWriter:
         self._is_closed = True
         if self._pid != os.getpid():
             return
+        self._presence.end()
         if self._gate is not None:
             self._gate.close()
         segment, self._segment = self._segment, None
@@ -412,6 +415,7 @@ class VectorWriter:
         self._check_usable()
         check_mapping(step)
         if self._segment is None:
+            self._presence.note_thread()
             self._kind, self._kind_with_final = HAS_ROWS, HAS_ROWS | HAS_FINAL
             schema = self._store.ensure_schema(lambda: infer_schema(self._first_rows(step)))
             check_lanes(schema, self._store.capacity)

@@ -21,7 +21,7 @@ from stepwell.store.maintenance import add_deleted
 from stepwell.store.records import Sync
 from stepwell.store.ring import RingClock, SegmentLimit, growing_segments
 from stepwell.store.sealing import SealQueue
-from stepwell.store.segment_writer import SegmentWriter
+from stepwell.store.segment_writer import Presence, SegmentWriter
 from stepwell.store.values import (
     accept_columns,
     accept_final,
@@ -100,6 +100,7 @@ class Writer:
         self._queue_bytes = queue_bytes
         self._ordinal, self._tag, self._key = ordinal, tag, key
         self._pid = os.getpid()
+        self._presence = Presence(str(store.path))
         self._segment: SegmentWriter | None = None
         is_ring = limit.capacity is not None
         self._clock: RingClock | None = None
@@ -351,6 +352,7 @@ class Writer:
         self._is_closed = True
         if self._pid != os.getpid():
             return
+        self._presence.end()
         if self._gate is not None:
             self._gate.close()
         try:
@@ -425,6 +427,7 @@ class Writer:
         self._check_usable()
         check_mapping(step)
         if self._segment is None:
+            self._presence.note_thread()
             schema = self._store.ensure_schema(lambda: infer_schema(step))
             self._bind(schema)
             self._segment = self._make_segment(schema)
@@ -582,6 +585,7 @@ class Writer:
         """Close the writer when steps that it had taken are lost; what was committed is kept and sealed."""
         if segment.is_failed and not self._is_closed:
             self._is_closed, self._segment = True, None
+            self._presence.end()
             self._leave(segment)
 
     @contextmanager

@@ -225,6 +225,21 @@ def test_a_vector_step_is_dropped_for_all_environments_that_step(ring: stepwell.
     assert ring.verify(deep=True).is_ok
 
 
+def test_of_several_vector_steps_those_are_written_that_are_let_in(ring: stepwell.Store) -> None:
+    gate, ids = gate_of(ring), np.full((5, 2), -7)
+    x = np.arange(10, dtype=np.float32).reshape(5, 2)
+    done = np.zeros((5, 2), np.bool_)
+    done[1, 0] = True
+    with ring.vector_writer(2) as writer:
+        let_in(gate, 6)
+        with pytest.raises(RateLimitError):
+            writer.append_batch({"x": x, "n": x.astype(np.int64)}, terminated=done, final={"x": x + 1}, out=ids)
+        assert (ids[:3] >= 0).all() and (ids[3:] == -7).all()
+        gate.close()
+        assert (writer.append_batch({"x": x[3:], "n": x[3:].astype(np.int64)}) >= 0).all()
+    assert sorted(episode["n"].tolist() for episode in ring) == [[0, 2], [1, 3, 5, 7, 9], [4, 6, 8]]
+
+
 def test_a_step_that_waits_is_left_by_an_interrupt_and_nothing_is_written(
     ring: stepwell.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

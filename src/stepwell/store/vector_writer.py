@@ -192,6 +192,7 @@ class VectorWriter:
             StepError: as for `append`, or arrays of different lengths; nothing was written.
             DiskFullError: no space for the segment that a step needs: it and those after it were not written, and
                 their ids in ``out`` are as they were.
+            RateLimitError: a table with back-pressure refuses a step: likewise.
         """
         check_mapping(steps)
         given = dict(flatten(steps))
@@ -207,6 +208,20 @@ class VectorWriter:
             raise StepError(
                 f"out of {out.dtype}{list(out.shape)}. Give a contiguous int64 [{count}, {self._num_envs}]."
             )
+
+        def append_one(number: int) -> None:
+            out[number] = self.append(
+                {name: column[number] for name, column in columns.items()},
+                terminated=flags[0][number],
+                truncated=flags[1][number],
+                final={name: rows[number] for name, rows in finals.items()} if finals else None,
+            )
+
+        if self._limits[0]:
+            # tables may let in some of them
+            for number in range(count):
+                append_one(number)
+            return out
         ends = flags[0] | flags[1]
         self._set_flags(None, None, None)
         kind = self._kind_with_final if finals else self._kind
@@ -229,12 +244,7 @@ class VectorWriter:
                 self._make_next(segment.schema)
             if done < count:
                 # the segment is full: this step is the next one's first
-                out[done] = self.append(
-                    {name: column[done] for name, column in columns.items()},
-                    terminated=flags[0][done],
-                    truncated=flags[1][done],
-                    final={name: rows[done] for name, rows in finals.items()} if finals else None,
-                )
+                append_one(done)
                 self._set_flags(None, None, None)
                 done += 1
         return out

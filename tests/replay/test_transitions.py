@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 import stepwell
 from stepwell import Array, Field, Loader
 from stepwell.errors import WindowError
+from stepwell.replay.loader import ReplayLoader
+from stepwell.replay.tables import Table
 from stepwell.replay.transitions import sequence_fields, transition_fields
 from stepwell.transforms import HindsightRelabel
 
@@ -230,3 +232,78 @@ def test_what_cannot_be_is_refused(arguments: dict[str, Any], said: str) -> None
 def test_a_sequence_of_nothing_is_refused() -> None:
     with pytest.raises(WindowError, match="length=0"):
         sequence_fields(2, 0)
+
+
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_a_transition_is_drawn_as_soon_as_its_next_observation_is_known(tmp_path: Path, is_vector: bool) -> None:
+    store = stepwell.create(tmp_path / "a.well", SCHEMA, capacity=1_000)
+    targets = transition_fields()
+    table = Table(store, sampler="lifo", pattern=targets.pattern)
+    newest = ReplayLoader(table, targets.fields, batch_size=1, transform=targets.transform)
+    writer: Any = store.vector_writer(1) if is_vector else store.writer()
+    for t in range(12):
+        step = {"observation": np.full((1, 2), t, np.float32), "action": np.zeros(1, "f4"), "reward": np.zeros(1, "f4")}
+        has_ended, final = t % 4 == 3, {"observation": np.full((1, 2), t + 0.5, np.float32)}
+        if is_vector:
+            writer.append(step, terminated=np.array([False]), truncated=np.array([has_ended]), final=final)
+        else:
+            writer.append({name: value[0] for name, value in step.items()})
+            if has_ended:
+                writer.end_episode(truncated=True, final={"observation": final["observation"][0]})
+        if t == 0:
+            assert not table.can_sample()
+            continue
+        batch = next(newest)
+        expected = (t, t + 0.5) if has_ended else (t - 1, t) if t % 4 else (t - 1, t - 0.5)
+        assert (batch["observation"][0, 0], batch["next_observation"][0, 0]) == expected
+        assert batch["is_valid"].all()
+    writer.close()
+
+
+@pytest.mark.parametrize("to", ["numpy", "torch"])
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("prefetch", [1, 4])
+def test_numbers_are_columns_where_they_are_to_be(tmp_path: Path, n_step: int, prefetch: int, to: Any) -> None:
+    if to == "torch":
+        pytest.importorskip("torch")
+    schema = {
+        "pixels": Array((2, 3), "uint8", final=True),
+        "choice": Array((), "uint8"),
+        "speed": Array((), "float64"),
+        "arms": Array(2, "int16"),
+        "reward": Array(),
+    }
+    store = stepwell.create(tmp_path / "a.well", schema, capacity=1_000)
+    with store.writer() as writer:
+        for t in range(60):
+            writer.append(
+                pixels=np.full((2, 3), t, np.uint8),
+                choice=t % 4,
+                speed=0.5 * t,
+                arms=np.array([t, -t], np.int16),
+                reward=t,
+            )
+            if t % 7 == 6:
+                writer.end_episode(terminated=True, final={"pixels": np.full((2, 3), t + 1, np.uint8)})
+    found = {}
+    for as_columns in (False, True):
+        targets = transition_fields(
+            "pixels", ["choice", "speed", "arms"], n_step=n_step, stack=2, as_columns=as_columns
+        )
+        table = Table(store, sampler="prioritized", pattern=targets.pattern)
+        loader = ReplayLoader(
+            table, targets.fields, batch_size=16, transform=targets.transform, prefetch=prefetch, to=to
+        )
+        found[as_columns] = [next(loader) for _ in range(6)]
+        loader.update_priorities(found[as_columns][0], np.ones(16))
+    for plain, columns in zip(found[False], found[True], strict=True):
+        for key in plain:
+            expected, values = np.asarray(plain[key]), np.asarray(columns[key])
+            is_number = expected.ndim == 1 and (not key.startswith("table.") or key == "table.weight")
+            np.testing.assert_array_equal(values, expected[:, None] if is_number else expected)
+            is_index = key in {"choice", "arms"}
+            assert values.dtype == (np.int64 if is_index else expected.dtype)
+        assert set(columns) - set(plain) == {"done"}
+        done = np.asarray(columns["done"])
+        assert done.dtype == np.float32 and (done == columns["terminated"]).all() and done.shape == (16, 1)
+    assert np.asarray(found[True][0]["terminated"]).any()

@@ -67,6 +67,7 @@ def transition_fields(
     n_step: int = 1,
     discount: float = 0.99,
     stack: int = 1,
+    as_columns: bool = False,
 ) -> LearningTargets:
     """Return fields and transform of n-step transitions, whose observations are read once.
 
@@ -83,6 +84,9 @@ def transition_fields(
         n_step: rewards to sum up, 1 or more.
         discount: of one step, 0 to 1.
         stack: observations that make one, the newest last, 1 or more; 1: no axis for it.
+        as_columns: numbers of a transition are [B, 1], as CleanRL, Stable-Baselines3 and TorchRL have them, and not
+            [B]: ``reward``, ``discount``, ``terminated``, ``is_valid``, ``is_whole``, ``table.weight``, and actions of
+            one number, whole ones as int64. In addition ``done`` is ``terminated`` as float32.
 
     Raises:
         WindowError: a number out of range, or keys that are taken.
@@ -100,14 +104,15 @@ def transition_fields(
     observations, actions = _as_names(observation), _as_names(action)
     following = [f"next_{key}" for key in observations]
     made = ["reward", "terminated", "discount", "is_valid", *([STEP, WHOLE] if stack > 1 else [])]
-    _check_distinct([*observations, *actions, *following, *made])
+    _check_distinct([*observations, *actions, *following, *made, *(["done"] if as_columns else [])])
     steps = None if n_step == 1 else range(n_step)
     fields = {key: Field(name, range(1 - stack, n_step + 1)) for key, name in observations.items()}
     fields |= {key: Field(name) for key, name in actions.items()}
     fields |= {"reward": Field(reward, steps), "terminated": Field("terminated", steps)}
     if stack > 1:
         fields[STEP] = Field(STEP)
-    return LearningTargets(fields, TransitionTargets(tuple(observations), n_step, float(discount), stack))
+    names = tuple(actions) if as_columns else None
+    return LearningTargets(fields, TransitionTargets(tuple(observations), n_step, float(discount), stack, names))
 
 
 class TransitionTargets:
@@ -118,6 +123,7 @@ class TransitionTargets:
         n_step: rewards in the window.
         discount: of one step.
         stack: observations that make one.
+        columns: keys of the actions, where numbers are to be [B, 1], see `transition_fields`; None: [B].
 
     Notes:
         Writes ``reward`` float32 [B] (the n-step return), ``discount`` float32 [B] (what the value of the next
@@ -134,7 +140,14 @@ class TransitionTargets:
 
     is_by_row = True
 
-    def __init__(self, observations: tuple[str, ...], n_step: int, discount: float, stack: int) -> None:
+    def __init__(
+        self,
+        observations: tuple[str, ...],
+        n_step: int,
+        discount: float,
+        stack: int,
+        columns: tuple[str, ...] | None = None,
+    ) -> None:
         from stepwell.kernels.signatures import load_kernels
         from stepwell.replay.batch_kernels import n_step_returns, one_step_discounts
 
@@ -145,9 +158,14 @@ class TransitionTargets:
         self.n_step = n_step
         self.discount = discount
         self.stack = stack
+        self.columns = columns
 
     def __call__(self, batch: Values) -> Values:
         """Return the batch with the transitions instead of the windows."""
+        found = self._transitions(batch)
+        return found if self.columns is None else _as_columns(found, self.columns)
+
+    def _transitions(self, batch: Values) -> Values:
         if self.stack > 1:
             mask = look_up(batch, f"{self.observations[0]}_is_pad", self)
             batch[WHOLE] = _is_whole(mask[:, : self.stack - 1], batch.pop(STEP), self.stack - 1)
@@ -207,6 +225,19 @@ class TransitionTargets:
 
     def __repr__(self) -> str:
         return f"TransitionTargets(n_step={self.n_step}, discount={self.discount}, stack={self.stack})"
+
+
+def _as_columns(batch: Values, actions: Sequence[str]) -> Values:
+    """Give numbers of a step an axis, [B, 1]; whole ones among the actions become int64, which torch's indices are."""
+    batch["done"] = batch["terminated"].astype(np.float32)
+    for key in ("reward", "discount", "terminated", "done", "is_valid", WHOLE, "table.weight", *actions):
+        values = batch.get(key)
+        if values is None or (values.ndim != 1 and key not in actions):
+            continue
+        if key in actions and values.dtype.kind in "iu":
+            values = values.astype(np.int64, copy=False)
+        batch[key] = values.reshape(-1, 1) if values.ndim == 1 else values
+    return batch
 
 
 def sequence_fields(

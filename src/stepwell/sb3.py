@@ -142,9 +142,9 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         self._done, self._timeout = np.zeros((2, room, num_envs), np.bool_)
         self._room, self._num_staged, self._num_written = room, 0, 0
         self._features = list(schema)
-        # a slot is a cell, position * n_envs + environment; one that is in the ring
+        # a slot is a cell, position * n_envs + environment
         fields = {name: Field(name) for name in schema} | {f"next_{name}": Field(name, 1) for name in self._names}
-        self._slots, self._written_cell = Slots(self.store, self.buffer_size * num_envs, fields), -1
+        self._slots = Slots(self.store, self.buffer_size * num_envs, fields)
 
     # transitions come
 
@@ -209,7 +209,6 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
                 positions = np.arange(first + begin, first + begin + count) % self.buffer_size
                 cells = (positions[:, None] * self.n_envs + np.arange(self.n_envs)).reshape(-1)
                 self._slots.put(cells, ids[:count].reshape(-1))
-                self._written_cell = int(cells[-1])
                 self._drop_staged(begin + count)
 
     def _drop_staged(self, stop: int) -> None:
@@ -293,10 +292,7 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         is_staged = ages < self._num_staged
         if not is_staged.any():
             return self._slots.read(cells)
-        if self._written_cell < 0:
-            values = {key: np.zeros((len(cells), *array.shape[2:]), array.dtype) for key, array in self._staged.items()}
-        else:
-            values = self._slots.read(np.where(is_staged, self._written_cell, cells))
+        values = self._slots.read(np.where(is_staged, -1, cells))
         at, envs = self._num_staged - 1 - ages[is_staged], cells[is_staged] % self.n_envs
         for key, array in self._staged.items():
             values[key][is_staged] = array[at, envs]
@@ -424,7 +420,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     Args:
         alpha: exponent of the priorities.
-        beta: exponent of the importance weights; a number, ``(first, last, samples)``, or a function.
+        beta: exponent of the importance weights; a number, which may be assigned to later, ``(first, last, samples)``,
+            or a function of the transitions drawn so far.
         eps: what `update_priorities` adds to each.
         n_steps: rewards of a transition.
         gamma: discount of one step.
@@ -474,7 +471,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         loader = self._loaders.get(batch_size)
         if loader is None:
             table, targets = self._parts
-            options = {"beta": self.beta, "transform": targets.transform, "timeout": 0.0}
+            # read at each draw: CleanRL's Rainbow assigns a new one each step
+            beta = self.beta if callable(self.beta) or isinstance(self.beta, tuple) else lambda _: self.beta
+            options = {"beta": beta, "transform": targets.transform, "timeout": 0.0}
             loader = self._loaders[batch_size] = ReplayLoader(table, targets.fields, batch_size=batch_size, **options)
         return loader
 

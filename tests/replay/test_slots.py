@@ -39,12 +39,18 @@ def test_slots_hold_what_was_put(num_envs: int, calls: list[tuple[int, bool]]) -
             held.update(zip(cells.reshape(-1).tolist(), numbers.reshape(-1).tolist(), strict=True))
             count += length
             if is_read:
-                chosen = np.random.default_rng(count).choice(list(held), 50)
-                expected = np.array([held[cell] for cell in chosen.tolist()])
-                found = slots.read(chosen)
-                np.testing.assert_array_equal(found["number"], expected)
-                np.testing.assert_array_equal(found["observation"][:, 0], expected)
-                np.testing.assert_array_equal(found["following"][:, 0], expected + 100_000)
+                check(slots, held, np.random.default_rng(count).choice(list(held), 50))
+                check(slots, held, np.random.default_rng(count).integers(-1, size * num_envs, 50))
+    check(slots, held, np.arange(-1, size * num_envs))
+
+
+def check(slots: Slots, held: dict[int, int], chosen: Any) -> None:
+    found = slots.read(chosen)
+    expected = np.array([held.get(cell, 0) for cell in chosen.tolist()])
+    is_there = np.array([cell in held for cell in chosen.tolist()])
+    np.testing.assert_array_equal(found["number"], expected)
+    np.testing.assert_array_equal(found["observation"][:, 0], expected)
+    np.testing.assert_array_equal(found["following"][:, 0], np.where(is_there, expected + 100_000, 0))
 
 
 def test_what_follows_from_episodes_is_refused() -> None:

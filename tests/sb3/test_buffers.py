@@ -166,6 +166,17 @@ def test_steps_that_found_no_space_are_written_by_the_next_flush() -> None:
     assert len(np.unique(found)) == len(found)
 
 
+@pytest.mark.parametrize("count", [0, 1, 5, 300])
+def test_positions_that_were_never_written_are_zeros(count: int) -> None:
+    # tests of Stable-Baselines3 say so by hand
+    ours, theirs = (module.ReplayBuffer(800, BOX, BOX, device="cpu", n_envs=2) for module in (stepwell.sb3, buffers))
+    for step in itertools.islice(steps(BOX, BOX, 2), count):
+        ours.add(*step)
+        theirs.add(*step)
+    ours.full = theirs.full = True
+    assert_same_batch(ours, theirs, 100)
+
+
 def test_extend_and_reset() -> None:
     ours = stepwell.sb3.ReplayBuffer(50, BOX, BOX, device="cpu")
     theirs = buffers.ReplayBuffer(50, BOX, BOX, device="cpu")
@@ -303,6 +314,9 @@ def test_priorities_decide_what_is_drawn() -> None:
     share = float((again.indices == batch.indices[0]).mean())
     assert 0.75 < share < 0.999
     assert float(again.weights.min()) < 0.01
+    # CleanRL's Rainbow assigns another one before each draw
+    buffer.beta = 0.0
+    assert (buffer.sample(1000).weights == 1).all()
 
 
 def test_a_learner_takes_prioritized_batches() -> None:

@@ -43,7 +43,8 @@ class Slots:
         self._segments = RingSegments(store)
         self._reader = PlaceReader([self._segments], fields)
         self._num_rows = 1 + self._reader.max_offset
-        self._rows = np.full(num_slots, -1, np.int64)
+        # and slot -1, which has none
+        self._rows = np.full(num_slots + 1, -1, np.int64)
 
     def put(self, slots: Int64s, ids: Int64s) -> None:
         """Let slots (int64 [n]) hold the steps of ids (int64 [n], as they came), which the ring keeps as long."""
@@ -53,8 +54,18 @@ class Slots:
         self._rows[slots] = self._segments.numbers.take(ordinals) << ROW_BITS | rows
 
     def read(self, slots: Int64s) -> dict[str, npt.NDArray[Any]]:
-        """Return the fields at slots, int64 [n], that hold steps: arrays [n, ...], which nobody else has."""
+        """Return the fields at slots (int64 [n]) as new arrays [n, ...]; zeros for -1, and where no step was put."""
         found = self._rows.take(slots)
+        if not len(found) or found.min() >= 0:
+            return self._read(found)
+        is_there = found >= 0
+        values = {}
+        for key, rows in self._read(found[is_there]).items():
+            values[key] = np.zeros((len(found), *rows.shape[1:]), rows.dtype)
+            values[key][is_there] = rows
+        return values
+
+    def _read(self, found: Int64s) -> dict[str, npt.NDArray[Any]]:
         places = np.empty((PLACE_ROWS, len(found)), np.int64)
         places[EPISODE] = -1
         np.right_shift(found, ROW_BITS, out=places[SEGMENT])

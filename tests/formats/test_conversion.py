@@ -1,7 +1,10 @@
 """A data set of another system becomes a store."""
 
 import json
+import os
 import pickle
+import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,7 @@ from stepwell.errors import (
     FeatureNotFoundError,
     SchemaError,
     StepwellError,
+    StoreBusyError,
     StoreExistsError,
     StoreNotFoundError,
     WorkerError,
@@ -184,16 +188,75 @@ def test_a_finished_target_is_refused_before_anything_is_read(folder, tmp_path):
         convert(tmp_path / "x.well", tmp_path / "y.well", "png", fps=3.0)
 
 
-def test_scratch_beside_the_target_is_gone_in_the_end(folder, tmp_path):
-    class Fetching(FolderReader):
-        def __getitem__(self, index):
-            self.scratch.mkdir(exist_ok=True)
-            (self.scratch / "fetched").touch()
-            assert self.scratch.parent == tmp_path
-            return super().__getitem__(index)
+class Fetching(FolderReader):
+    """A reader that fetches a file, and ends in a way of its own at one episode."""
 
-    convert(Fetching(folder), tmp_path / "x.well", workers=1)
+    def __init__(self, folder, at=1, end=lambda reader: None):
+        super().__init__(folder)
+        self._at, self._end = at, end
+
+    def episode_bytes(self, schema):
+        return 1 << 20
+
+    def __getitem__(self, index):
+        self.scratch.mkdir(exist_ok=True)
+        (self.scratch / "fetched").touch()
+        if index == self._at:
+            self._end(self)
+        return super().__getitem__(index)
+
+
+def kill(reader):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(action):
+    """Run what kills its process."""
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize("codecs", [{}, "jpeg"])
+def test_what_a_kill_leaves_is_there_whole_or_goes(resume, codecs, folder, tmp_path):
+    killed(lambda: convert(Fetching(folder, 2, kill), tmp_path / "x.well", codecs, workers=0, resume=resume))
+    assert (tmp_path / "x.well").exists() == resume
+    assert list(tmp_path.glob(".x.well.*/fetched/fetched"))
+    convert(folder, tmp_path / "x.well", codecs, workers=0, resume=resume)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "x.well"]
+    assert [episode.length for episode in stepwell.open(tmp_path / "x.well")] == list(LENGTHS)
+
+
+def test_another_conversion_to_the_same_target_is_refused_and_leaves_what_was_fetched(folder, tmp_path):
+    def convert_too(reader):
+        with pytest.raises(StoreBusyError, match="is being recorded by another process"):
+            convert(folder, tmp_path / "x.well", workers=0)
+        assert (reader.scratch / "fetched").exists()
+
+    assert convert(Fetching(folder, end=convert_too), tmp_path / "x.well", workers=0).num_episodes == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "x.well"]
+
+
+def test_a_target_that_is_a_link_is_made_where_it_leads(folder, tmp_path):
+    def fail(reader):
+        raise ValueError("not readable")
+
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "x.well"
+    link.symlink_to(tmp_path / "disk" / "y.well")
+    for resume in (True, False):
+        with pytest.raises(WorkerError, match="not readable"):
+            convert(Fetching(folder, 0, fail), link, workers=0, resume=resume)
+        assert not list((tmp_path / "disk").iterdir())
+        assert convert(folder, link, workers=0, resume=resume).path == link
+        assert len(stepwell.open(link)) == 4
+        shutil.rmtree(tmp_path / "disk" / "y.well")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "set", "x.well"]
 
 
 def test_progress_counts_the_bytes_of_rows_that_are_taken_as_they_are(folder, tmp_path, monkeypatch):

@@ -58,7 +58,7 @@ def contents(store):
 def spoil(target, folder, at=7, **options):
     """Record until an episode that cannot be read."""
     with pytest.raises(WorkerError, match=f"item {at} could not be written: ValueError: not readable"):
-        record(target, sources.MarkedEpisodes(folder, at=at, **options))
+        record(target, sources.MarkedEpisodes(folder, at=at), **options)
 
 
 def test_a_failure_leaves_what_is_finished_and_the_next_call_makes_the_rest(tmp_path, folder):
@@ -227,6 +227,60 @@ def test_two_at_once_are_refused(tmp_path, folder):
     with pytest.raises(StoreBusyError, match="is being recorded by another process"):
         resuming.Unfinished(tmp_path / "x.well", plan)
     first.leave()
+
+
+def test_of_two_that_begin_at_once_one_is_refused(tmp_path, monkeypatch):
+    plan = resuming.Plan("marked", 12, 2, sources.MARKED)
+    build, others = resuming.built_store, []
+
+    def build_late(path):
+        monkeypatch.setattr(resuming, "built_store", build)
+        others.append(resuming.Unfinished(path, plan))
+        return build(path)
+
+    monkeypatch.setattr(resuming, "built_store", build_late)
+    with pytest.raises(StoreBusyError, match="is being recorded by another process"):
+        resuming.Unfinished(tmp_path / "x.well", plan)
+    assert others[0].leave() == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_lock_of_a_record_that_was_replaced_is_none(tmp_path, monkeypatch):
+    plan, lock = resuming.Plan("marked", 12, 2, sources.MARKED), resuming.FileLock
+    unfinished = resuming.Unfinished(tmp_path / "x.well", plan)
+
+    def lock_late(descriptor, **options):
+        monkeypatch.setattr(resuming, "FileLock", lock)
+        unfinished.leave()
+        resuming.Unfinished(tmp_path / "x.well", plan)
+        return lock(descriptor, **options)
+
+    monkeypatch.setattr(resuming, "FileLock", lock_late)
+    with pytest.raises(StoreBusyError, match="was finished or removed by another process"):
+        resuming.Unfinished(tmp_path / "x.well", plan)
+
+
+def test_a_failure_at_the_very_end_lets_the_next_call_go_on(tmp_path, folder, monkeypatch):
+    def fail(path):
+        raise OSError("no answer")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no answer"):
+        patched.setattr("stepwell.recorders.write.sync_names", fail)
+        record(tmp_path / "x.well", sources.MarkedEpisodes(folder))
+    marks(folder)
+    assert len(record(tmp_path / "x.well", sources.MarkedEpisodes(folder))) == 12
+    assert marks(folder) == []
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_kill_while_nothing_is_left_leaves_nothing_in_the_way(resume, tmp_path, folder, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", lambda *arguments, **named: None)
+        spoil(tmp_path / "x.well", folder, at=1, resume=resume)
+    assert not (tmp_path / "x.well").exists()
+    record(tmp_path / "x.well", sources.MarkedEpisodes(folder), resume=resume)
+    hidden = list(tmp_path.glob(".*"))
+    assert not (resume and hidden)
 
 
 def test_what_was_forked_meanwhile_does_not_count_as_another(tmp_path, folder, monkeypatch, forked_child):

@@ -103,6 +103,20 @@ def test_nothing_is_left_of_what_failed(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_directory_that_another_process_made_just_now_is_refused(tmp_path, monkeypatch):
+    rename = os.rename
+
+    def rename_late(source, target):
+        target.mkdir()
+        (target / "file").touch()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", rename_late)
+    with pytest.raises(StoreExistsError, match="is there already"):
+        build(tmp_path / "set")
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
 def test_what_was_forked_meanwhile_does_not_lock_the_directory_that_appeared(tmp_path, forked_child):
     with built_directory(tmp_path / "set"):
         forked_child()

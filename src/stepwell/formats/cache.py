@@ -27,7 +27,7 @@ import re
 import shutil
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -48,7 +48,7 @@ from stepwell.errors import (
 from stepwell.files.addresses import cache_directory, is_remote, plain_address
 from stepwell.files.file_locks import FileLock, lock_directory, lock_file
 from stepwell.formats.options import option_key
-from stepwell.formats.reader import Reader, decoded_as
+from stepwell.formats.reader import Reader, decoded_as, scratch_beside
 from stepwell.formats.reader_episodes import ReaderEpisodes
 from stepwell.formats.registry import (
     OPENERS,
@@ -184,7 +184,7 @@ def _build(
 
 def _write_episodes(path: Path, reader: Reader, schema: Schema, uuid: str, progress: bool | None) -> None:
     episodes = ReaderEpisodes(reader, schema, np.arange(len(reader)))
-    with built_store(path) as hidden, _scratch_of(reader, path):
+    with built_store(path) as hidden, scratch_beside(path, reader):
         store = write_episodes(
             hidden,
             episodes,
@@ -210,17 +210,6 @@ def _identity(reader: Reader, files: Sequence[Entry], options: Sequence[tuple[st
     told = [(path.removeprefix(root), num_bytes) for path, num_bytes, _ in files]
     whole = repr((reader.name, options, len(reader), sorted(told)))
     return hashlib.blake2b(whole.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-
-
-@contextmanager
-def _scratch_of(reader: Reader, path: Path) -> Iterator[None]:
-    """Give a reader a directory for what it fetches, which goes afterwards."""
-    reader.scratch = scratch = path.with_name(f".{path.name}.fetched")
-    try:
-        yield
-    finally:
-        reader.scratch = None
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _noting_states(schema: Schema, files: Sequence[Entry]) -> Schema:

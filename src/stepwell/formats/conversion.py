@@ -9,10 +9,10 @@ r"""Conversion: a store of another store, or of a data set of another system, wi
 from __future__ import annotations
 
 import os
-import shutil
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from stepwell.errors import EpisodeNotFoundError, SchemaError, StepwellError, StoreExistsError, StoreNotFoundError
 from stepwell.files.addresses import SCHEME, local_path
 from stepwell.formats.opening import open
-from stepwell.formats.reader import Reader, decoded_as
+from stepwell.formats.reader import Reader, decoded_as, scratch_beside
 from stepwell.formats.reader_episodes import ReaderEpisodes
 from stepwell.formats.registry import SourceLike, open_reader, readers_of
 from stepwell.formats.splits import taken_split
@@ -35,7 +35,7 @@ from stepwell.recorders.write import recode_episodes
 from stepwell.references.trusted_paths import Trust
 from stepwell.store import Store
 from stepwell.store.info import make_table
-from stepwell.store.layout import SEGMENTS, STORE_JSON
+from stepwell.store.layout import SEGMENTS, STORE_JSON, built_store, target_path
 from stepwell.store.records import SEGMENT_BYTES
 
 __all__ = ["convert", "import_dataset", "open_source"]
@@ -175,19 +175,19 @@ def _convert_reader(  # noqa: PLR0917
     is_resumable: bool,
     progress: bool | None,
 ) -> ConvertReport:
-    began, place = time.perf_counter(), Path(target).absolute()
-    reader.scratch = scratch = place.with_name(f".{place.name}.fetched")
-    try:
-        chosen = _chosen(len(reader), episodes)
-        before = decoded_as(reader.schema, reader.dct)
-        after = converted_schema(before, features)
+    began, place = time.perf_counter(), target_path(target)
+    chosen = _chosen(len(reader), episodes)
+    before = decoded_as(reader.schema, reader.dct)
+    after = converted_schema(before, features)
+    whole = nullcontext(str(place)) if is_resumable else built_store(place)
+    with scratch_beside(place, reader), whole as made:
         size, source = reader.episode_bytes(after), ReaderEpisodes(reader, before, chosen)
         edges = source.edges
         length = None
         if size is not None:
             length = chunk_length(len(chosen), size, SEGMENT_BYTES, has_edges=edges is not None)
         store, job, results = recode_episodes(
-            target,
+            made,
             source,
             before,
             after,
@@ -199,21 +199,18 @@ def _convert_reader(  # noqa: PLR0917
             resume=is_resumable,
             progress=progress,
         )
-    finally:
-        reader.scratch = None
-        shutil.rmtree(scratch, ignore_errors=True)
-    with store:
-        table = make_table(store)
-        sizes = {row.name: row.stored_bytes for row in table.features}
-        kept = {name: ConvertedFeature(before[name], after[name], sizes[name], sizes[name], None) for name in after}
-        return ConvertReport(
-            path=store.path,
-            num_episodes=table.num_episodes,
-            num_steps=table.num_steps,
-            seconds=time.perf_counter() - began,
-            features=joined_features(job, results) if results else kept,
-            split=taken_split(store.metadata),
-        )
+        with store:
+            table, split = make_table(store), taken_split(store.metadata)
+    sizes = {row.name: row.stored_bytes for row in table.features}
+    kept = {name: ConvertedFeature(before[name], after[name], sizes[name], sizes[name], None) for name in after}
+    return ConvertReport(
+        path=Path(target).absolute(),
+        num_episodes=table.num_episodes,
+        num_steps=table.num_steps,
+        seconds=time.perf_counter() - began,
+        features=joined_features(job, results) if results else kept,
+        split=split,
+    )
 
 
 def _check_target(target: Path, *, is_resumable: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +25,7 @@ from stepwell.formats.source_files import walked
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpanCodec
 from stepwell.schema import Feature, Schema
+from stepwell.store.layout import hidden_directory
 
 if TYPE_CHECKING:
     from stepwell.store.bulk_writing import EpisodeBlock
@@ -33,6 +35,7 @@ __all__ = [
     "check_told_apart",
     "decoded_as",
     "left_out",
+    "scratch_beside",
     "store_schema",
     "warn_of_left_out",
     "with_told_finals",
@@ -190,6 +193,17 @@ class Reader(ABC):
 
     def forget(self, episodes: npt.NDArray[np.int64]) -> None:  # noqa: B027  most hold nothing
         """Take note that episodes are stored for good, int64 [n]; called in the process that read them."""
+
+
+@contextmanager
+def scratch_beside(path: Path, reader: Reader) -> Iterator[None]:
+    """Give a reader a directory of its own for what it fetches, next to ``path``; it is removed at the end."""
+    with hidden_directory(path) as hidden:
+        reader.scratch = Path(hidden, "fetched")
+        try:
+            yield
+        finally:
+            reader.scratch = None
 
 
 def decoded_as(schema: Schema, dct: str | None) -> Schema:

@@ -128,15 +128,11 @@ def _target_of(
                 replace_deleted(place, hidden)
             _write_record(store, place, schema, chunks)
         return
-    unfinished = Unfinished(target, _plan_of(store, schema, chunks), hidden)
-    chunks[:] = [replace(chunk, tag=unfinished.plan.tag(chunk.ordinal)) for chunk in chunks]
-    try:
-        yield str(unfinished.store.path), unfinished.finished
-    except BaseException:
-        unfinished.leave()
-        raise
-    _write_record(store, str(unfinished.store.path), schema, chunks, unfinished.store.uuid)
-    unfinished.end()
+    with Unfinished(target, _plan_of(store, schema, chunks), hidden) as unfinished:
+        place = str(unfinished.store.path)
+        chunks[:] = [replace(chunk, tag=unfinished.plan.tag(chunk.ordinal)) for chunk in chunks]
+        yield place, unfinished.finished
+        _write_record(store, place, schema, chunks, unfinished.store.uuid)
     unfinished.store.close()
 
 

@@ -18,6 +18,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -39,8 +40,10 @@ from stepwell.store.layout import (
     built_store,
     list_segments,
     locked_store,
+    remove_directory,
     replace_file,
     sync_directory,
+    target_path,
 )
 from stepwell.store.maintenance import read_deleted, replace_deleted
 from stepwell.store.manifests import ARRANGEMENT_JSON
@@ -102,9 +105,14 @@ class Unfinished:
         self, path: str | os.PathLike[str], plan: Plan, hidden: npt.NDArray[np.int64] = NOTHING_HIDDEN
     ) -> None:
         # ``hidden``: steps of the store to be that are deleted from the beginning
-        self._path, self.plan, self._hidden = Path(path).absolute(), plan, hidden
+        self._path, self.plan, self._hidden = target_path(path), plan, hidden
         if not (self._path / IMPORTING).exists():
-            self._create()
+            try:
+                self._create()
+            except StoreExistsError:
+                # another process may have created it just now: the lock decides
+                if not (self._path / IMPORTING).exists():
+                    raise
         self._lock = _lock(self._path)
         try:
             if not (self._path / SEGMENTS).is_dir():
@@ -121,6 +129,15 @@ class Unfinished:
             self._lock.release()
             raise
 
+    def __enter__(self) -> Unfinished:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.end()
+        else:
+            self.leave()
+
     def end(self) -> None:
         """All of it is there and on the disk: from now on it is a store like any other."""
         (self._path / IMPORTING).unlink()
@@ -130,12 +147,14 @@ class Unfinished:
 
     def leave(self) -> int:
         """Keep what is finished for another call, and nothing else; returns how many chunks that are."""
-        self.store.refresh()
-        kept = self._drop_halves()
-        if not kept:
-            self.store.close()
-            shutil.rmtree(self._path)
-        self._lock.release()
+        try:
+            self.store.refresh()
+            kept = self._drop_halves()
+            if not kept:
+                self.store.close()
+                remove_directory(self._path)
+        finally:
+            self._lock.release()
         return len(kept)
 
     def _create(self) -> None:
@@ -157,7 +176,7 @@ class Unfinished:
                 "Give the same again to go on with it; else remove it, or choose another path."
             )
         self.store.close()
-        shutil.rmtree(self._path)
+        remove_directory(self._path)
         self._create()
         lock, self._lock = self._lock, _lock(self._path)
         lock.release()
@@ -205,6 +224,9 @@ class Unfinished:
         """Remove what is not finished; returns the chunks that are."""
         finished = self._finished(self.plan.spans)
         remove_segments(str(self._path), {ordinal for ordinal, _ in _segments(self._path)} - finished)
+        for rows in (self._path / RESULTS).glob("*"):
+            if rows.is_dir():
+                shutil.rmtree(rows)
         self.store.refresh()
         return finished
 
@@ -259,9 +281,15 @@ def _lock(path: Path) -> FileLock:
     except FileNotFoundError:
         raise StoreBusyError(f"{path} was finished by another process just now.") from None
     try:
-        return FileLock(descriptor, is_waiting=False)
+        lock = FileLock(descriptor, is_waiting=False)
     except BlockingIOError:
         raise StoreBusyError(f"{path} is being recorded by another process. Wait for it to end.") from None
+    # the process that held it may have removed or replaced the file
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(descriptor), (path / IMPORTING).stat()):
+            return lock
+    lock.release()
+    raise StoreBusyError(f"{path} was finished or removed by another process just now. Try again.")
 
 
 def _differing(before: Any, after: Mapping[str, Any]) -> list[str]:

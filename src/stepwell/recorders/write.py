@@ -18,7 +18,7 @@ from stepwell.recorders.resuming import RESULTS, Plan, Unfinished, remove_segmen
 from stepwell.recorders.sources import Chunk, HasOneStepEpisodes, HasSpans, SourceItems, chunk_length, cut, take_chunks
 from stepwell.schema import Feature, Schema
 from stepwell.store import Store, create
-from stepwell.store.layout import sync_names
+from stepwell.store.layout import remove_directory, sync_names, target_path
 from stepwell.store.records import SEGMENT_BYTES
 from stepwell.store.writer import Writer
 
@@ -247,13 +247,13 @@ class _Recording:
                 num_done=0 if num_items is None else num_items - sum(stop - start for _, start, stop in spans),
                 start_method=start_method,
             )
+            sync_names(str(self._store.path))
+            self.results = read_results(str(self._store.path))
+            if self._unfinished is not None:
+                self._unfinished.end()
         except BaseException:
             self._undo()
             raise
-        sync_names(str(self._store.path))
-        self.results = read_results(str(self._store.path))
-        if self._unfinished is not None:
-            self._unfinished.end()
         shutil.rmtree(f"{self._store.path}/{RESULTS}", ignore_errors=True)
         self._store.refresh()
         return self._store
@@ -352,7 +352,7 @@ class _Recording:
             self._unfinished.leave()
         elif self._creates:
             self._store.close()
-            shutil.rmtree(self._store.path)
+            remove_directory(target_path(self._store.path))
         elif self._reserved:
             remove_segments(str(self._store.path), set(self._reserved))
             self._store.refresh()

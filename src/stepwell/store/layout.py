@@ -61,6 +61,7 @@ __all__ = [
     "built_store",
     "column_files",
     "copy_file",
+    "hidden_directory",
     "hide_segments",
     "is_sealed_name",
     "key_of_name",
@@ -73,6 +74,7 @@ __all__ = [
     "new_tag",
     "ordinals_of_keys",
     "parse_segment_name",
+    "remove_directory",
     "remove_segments",
     "replace_file",
     "reserve_ordinals",
@@ -81,6 +83,7 @@ __all__ = [
     "sync_directory",
     "sync_names",
     "sync_tree",
+    "target_path",
     "without",
 ]
 
@@ -120,6 +123,8 @@ _HEX = np.full(256, 16, np.uint8)
 _HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 COPY_BYTES = 1 << 20
+# what a rename onto a directory with files ends in
+TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 # another file system, one without links, a file of another user, or too many links already
 NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 
@@ -433,29 +438,23 @@ def built_file(path: str | os.PathLike[str], *, replaces: bool = False) -> Itera
 
 @contextmanager
 def _built(path: str | os.PathLike[str], check_free: Callable[[Path], None], name: str = "") -> Iterator[str]:
-    # The remains of a killed process's try are removed. Where ``path`` is a link, its target is built.
-    target = Path(local_path(path)).absolute()
-    if target.is_symlink():
-        target = target.resolve()
+    target = target_path(path)
     check_free(target)
     made = [parent for parent in target.parents if not parent.exists()]
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_left(target)
-    except OSError as error:
-        raise disk_error(error, 0, str(target)) from error
-    partial = target.with_name(f".{target.name}.{new_tag()}{new_tag()}{BUILD_SUFFIX}")
     is_built = False
     try:
-        with _locked_directory(partial):
-            yield str(partial)
+        with hidden_directory(target) as partial:
+            yield partial
             is_built = True
-            sync_tree(str(partial))
+            sync_tree(partial)
             check_free(target)
-            os.rename(partial / name, target)
+            os.rename(Path(partial, name), target)
             for parent in (target, *made):
                 sync_directory(str(parent.parent))
     except OSError as error:
+        if is_built and error.errno in TAKEN:
+            # by another process, a moment ago
+            check_free(target)
         if error.errno in FULL and not isinstance(error, StepwellError):
             full = DiskFullError(f"no space left to write {target}; nothing of it is left. Make room, and try again.")
             full.errno = error.errno
@@ -463,9 +462,40 @@ def _built(path: str | os.PathLike[str], check_free: Callable[[Path], None], nam
         if is_built:
             raise disk_error(error, 0, str(target)) from error
         raise
+
+
+@contextmanager
+def hidden_directory(target: Path) -> Iterator[str]:
+    """Yield a new hidden directory next to ``target``, removed at the end; those of killed processes are removed."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_left(target)
+    except OSError as error:
+        raise disk_error(error, 0, str(target)) from error
+    partial = _hidden_name(target)
+    try:
+        with _locked_directory(partial):
+            yield str(partial)
     finally:
-        # nothing is there but after a failure, or beside a file
+        # nothing is there where it was renamed
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_directory(path: Path) -> None:
+    """Remove a directory that others see whole or not at all; the next build at its path removes what a kill left."""
+    hidden = path if path.name.endswith(BUILD_SUFFIX) else _hidden_name(path)
+    path.rename(hidden)
+    shutil.rmtree(hidden)
+
+
+def target_path(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of what is to be made: where ``path`` is a link, of what it leads to."""
+    target = Path(local_path(path)).absolute()
+    return target.resolve() if target.is_symlink() else target
+
+
+def _hidden_name(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{new_tag()}{new_tag()}{BUILD_SUFFIX}")
 
 
 def _locked_directory(path: Path) -> FileLock:

@@ -118,7 +118,7 @@ def _steps() -> list[Step]:
 def _ours(store: stepwell.Store, writer: stepwell.Writer, filled: int) -> Contender:
     targets = transition_fields()
     table = Table(store, max_size=filled)
-    loader = ReplayLoader(table, targets.fields, batch_size=BATCH, transform=targets.transform, to="torch")
+    loader = ReplayLoader(table, targets.fields, batch_size=BATCH, transform=targets.transform, to="torch", info=())
 
     def add(step: Step) -> None:
         observation, action, reward, following, is_end = step

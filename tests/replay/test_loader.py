@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import stepwell
-from stepwell import Array, Field, View
+from stepwell import Array, Batch, Field, View
 from stepwell.errors import LoaderError, OrderError, RateLimitError, StateError, TableError, WindowError
 from stepwell.order import sequential, weighted
 from stepwell.replay import drawing
@@ -604,3 +604,71 @@ def test_closing_ends_threads_that_wait_for_a_limiter(store: stepwell.Store, thr
     for consumer in consumers:
         consumer.join(60)
     assert len(errors) == 3
+
+
+def walks_and_draws(path: Path, *, is_direct: bool, grows: bool, sampler: str, ring: dict[str, int]) -> list[Batch]:
+    """Record episodes and draw between the steps; by the longer ways where that is not so."""
+    schema = {"observation": Array(5, final=True), "action": Array(2), "reward": Array()}
+    store = stepwell.create(path, schema, **ring)
+    targets = transition_fields(n_step=3, stack=2)
+    rng = np.random.default_rng(0)
+    batches: list[Batch] = []
+    with store.writer() as writer:
+        table = Table(store, sampler=sampler, max_size=500, pattern=targets.pattern)
+        if not grows:
+            table.history.grow = lambda: None  # type: ignore[method-assign]
+        loader = ReplayLoader(table, targets.fields, batch_size=16, transform=targets.transform)
+        assert loader._direct is not None
+        if not is_direct:
+            loader._direct = None
+        for episode in range(30):
+            for step in range(int(rng.integers(1, 60))):
+                observation, action = rng.standard_normal(5), rng.standard_normal(2)
+                writer.append(observation=observation.astype("f4"), action=action.astype("f4"), reward=float(step))
+                if step % 7 == 3:
+                    batch = next(loader)
+                    batches.append(Batch({key: np.array(value) for key, value in batch.items()}))
+                    loader.update_priorities(batch, batch["reward"] ** 2)
+            ending = {"terminated": True} if episode % 2 else {"truncated": True}
+            writer.end_episode(**ending, final={"observation": rng.standard_normal(5).astype("f4")})
+        loader.close()
+    return batches
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+@pytest.mark.parametrize("ring", [{}, {"capacity": 300}, {"capacity": 300, "segment_bytes": 1500}])
+def test_batches_drawn_in_one_call_equal_those_drawn_step_by_step(
+    tmp_path: Path, sampler: str, ring: dict[str, int]
+) -> None:
+    ways = [(is_direct, grows) for is_direct in (True, False) for grows in (True, False)]
+    runs = [
+        walks_and_draws(tmp_path / f"{number}.well", is_direct=direct, grows=grows, sampler=sampler, ring=ring)
+        for number, (direct, grows) in enumerate(ways)
+    ]
+    assert len(runs[0]) > 50
+    for batches in runs[1:]:
+        for expected, batch in zip(runs[0], batches, strict=True):
+            assert list(batch) == list(expected)
+            for key, value in expected.items():
+                assert batch[key].dtype == value.dtype
+                np.testing.assert_array_equal(batch[key], value, err_msg=key)
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_info_says_which_columns_of_the_table_a_batch_holds(store: stepwell.Store, close: Any, prefetch: int) -> None:
+    table = Table(store, sampler="prioritized")
+    batch = next(close(ReplayLoader(table, {"reward": "reward"}, batch_size=4, info=(), prefetch=prefetch)))
+    assert list(batch) == ["reward"]
+    loader = close(ReplayLoader(table, {"reward": "reward"}, batch_size=4, info=("weight", "key"), prefetch=prefetch))
+    batch = next(loader)
+    assert list(batch) == ["reward", "table.key", "table.weight"]
+    assert loader.update_priorities(batch, np.ones(4)) == 4
+    loader = close(ReplayLoader([table, View(store)], {"reward": "reward"}, batch_size=4, info=("key",)))
+    with pytest.raises(TableError, match="name 'source' in info="):
+        loader.update_priorities(next(loader), np.ones(4))
+
+
+@pytest.mark.parametrize("info", ["key", ["keys"], ["key", "reward"]])
+def test_info_that_there_is_none_of_is_refused(store: stepwell.Store, info: Any) -> None:
+    with pytest.raises(OrderError, match="Allowed: None for all, or some of key, probability"):
+        ReplayLoader(Table(store), {"reward": "reward"}, info=info)

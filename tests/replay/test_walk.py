@@ -30,11 +30,11 @@ def test_a_batch_takes_few_calls_also_after_a_step_and_after_an_end(tmp_path: Pa
         next(loader)
         size = table.size
         writer.append(state=state)
-        assert len(files_in_python(lambda: next(loader))) <= 35
-        assert len(files_in_python(lambda: next(loader))) <= 32
+        assert len(files_in_python(lambda: next(loader))) <= 26
+        assert len(files_in_python(lambda: next(loader))) <= 25
         assert table.size == size + 1
         writer.end_episode(truncated=True)
         writer.append(state=state)
-        assert len(files_in_python(lambda: next(loader))) <= 55
+        assert len(files_in_python(lambda: next(loader))) <= 60
         assert table.size == size + 2
         assert len(files_in_python(lambda: table.update_priorities(batch["table.key"], np.ones(64)))) <= 15

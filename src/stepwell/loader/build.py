@@ -81,7 +81,7 @@ class Builder:
         )
         self._torch = import_torch() if settings.to == "torch" else None
         pins = settings.pin_memory
-        self._is_pinned = self._torch is not None and (pins_by_default() if pins is None else pins)
+        self.is_pinned = self._torch is not None and (pins_by_default() if pins is None else pins)
         self._is_nested = settings.nested
         # batches are handed over as they were read
         self._is_unwrapped = self._torch is None and not (self._chain or settings.nested or settings.pad)
@@ -97,7 +97,7 @@ class Builder:
             size = 1 if num_alone or self._group == 1 else self._num_together(jobs, at)
             together = jobs[at : at + size]
             try:
-                if size == 1 and not self._is_pinned and jobs[at].share.num_rows == self._batch_size:
+                if size == 1 and not self.is_pinned and jobs[at].share.num_rows == self._batch_size:
                     blocks, memory, pinned = jobs[at].blocks, self._pool.lease(self._num_bytes), None
                     held = None if blocks is None else blocks.wait()
                     draws = partial(self._draws, together)
@@ -136,13 +136,17 @@ class Builder:
         values = self._reader.read(rows, memory, draws=key.draws)
         del memory
         if number == 1:
-            return [values if self._is_unwrapped else self._wrapped(self._chain.apply(values, key), pinned)]
+            return [self.finished(values, key, pinned)]
         if self._chain.is_by_row:
             pieces = _cut(self._chain.apply(values, key), key.num_rows // number, number)
         else:
             pieces = _cut(values, key.num_rows // number, number)
             pieces = [self._chain.apply(piece, own) for piece, own in zip(pieces, key.pieces(number), strict=True)]
         return [self._wrapped(piece, pinned) for piece in pieces]
+
+    def finished(self, values: dict[str, Any], key: BatchKey, pinned: PinnedBlock | None = None) -> dict[str, Any]:
+        """Return a batch of what was read."""
+        return values if self._is_unwrapped else self._wrapped(self._chain.apply(values, key), pinned)
 
     def _num_together(self, jobs: list[Job], at: int) -> int:
         """Return how many jobs are read at once: full ones without repeats."""
@@ -171,7 +175,7 @@ class Builder:
     def _memory(self, size: int) -> tuple[npt.NDArray[np.uint8], PinnedBlock | None]:
         """Return memory to read so many rows into: of the pool, or pinned."""
         num_bytes = self._num_bytes if size == self._batch_size else self._reader.num_bytes(size)
-        if self._is_pinned:
+        if self.is_pinned:
             pinned = PinnedBlock(num_bytes, self._torch)
             return pinned.memory, pinned
         return (self._pool if size <= self._batch_size else self._group_pool).lease(num_bytes), None

@@ -68,6 +68,7 @@ class ArenaPool:
             block = self._free.pop()
         except IndexError:
             block = aligned_empty(self.num_bytes).data
+        # np.ndarray(..., buffer=block) would be a view of the array below, and numpy cuts such chains short
         memory = np.frombuffer(block, np.uint8)
         ref = _Lease(memory, self._take_back)
         ref.block = block

@@ -142,14 +142,19 @@ class TransformChain:
             call.check_windows(found, len(values[name]))
             values[name] = found
         for call in self._whole:
-            batch = call(values, key)
+            # called from here where it takes no random numbers: a batch finds the caches cold, and each call costs
+            try:
+                batch = call.run(values, key) if call.function is None else call.function(values)
+            except Exception as error:
+                raise call.failed(error, key) from error
             if not isinstance(batch, Mapping):
                 raise LoaderError(
                     f"transform {call.name} {call.where} returned a {type(batch).__name__}. "
                     "It must return the batch: a dict of key to array."
                 )
             values = batch if type(batch) is dict else dict(batch)
-            call.check_batch(values, key.num_rows)
+            if call.samples is not None:
+                call.check_batch(values, key.num_rows)
         return values
 
 
@@ -162,13 +167,18 @@ class _Call:
     run: Callable[[Any, BatchKey], Any]
     # of the windows that come out, by key; of a field's by ""
     samples: Samples | None = None
+    # what `run` calls, where that takes no random numbers
+    function: Callable[[Any], Any] | None = None
 
     def __call__(self, values: Any, key: BatchKey) -> Any:
         try:
             return self.run(values, key)
         except Exception as error:
-            message = f"transform {self.name} {self.where} raised {type(error).__name__}: {error} ({key})."
-            raise LoaderError(message) from error
+            raise self.failed(error, key) from error
+
+    def failed(self, error: Exception, key: BatchKey) -> LoaderError:
+        """Return the error to raise from the one that it raised."""
+        return LoaderError(f"transform {self.name} {self.where} raised {type(error).__name__}: {error} ({key}).")
 
     def check_batch(self, values: Mapping[str, Any], size: int) -> None:
         """Raise LoaderError where a batch is not what the transform says that it makes."""
@@ -283,12 +293,14 @@ def _whole_calls(transforms: Iterable[Callable[..., Any]], samples: Samples | No
             )
         # the purpose of the only one is as it was when there could be no other
         own = "transform of the loader" if number == 0 else f"transform {number} of the loader"
+        is_plain = False
         if isinstance(transform, BatchTransform):
             samples = None if samples is None else _outputs(transform, samples)
             run: Callable[[Any, BatchKey], Any] = partial(_run_with_draws, transform, _purpose(transform, own))
         else:
             samples, run = None, _plain(transform, own)
-        calls.append(_Call(name, "of the loader", run, samples))
+            is_plain = not _parameters(transform) & {"draws", "rng"}
+        calls.append(_Call(name, "of the loader", run, samples, transform if is_plain else None))
     return calls
 
 

@@ -1,13 +1,42 @@
-"""Columns of a batch that are computed: importance weights, n-step returns, marks of last steps."""
+"""Columns of a batch that are computed: importance weights, n-step returns, marks of last steps.
+
+`draw_batch` draws a batch and reads it: what else are six calls of kernels is one, which counts where a network's step
+between two batches has thrown their code and data out of the processor's caches.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from stepwell.kernels.gather import touch_and_gather
 from stepwell.kernels.kernel import kernel
 from stepwell.kernels.memory import prefetch
+from stepwell.kernels.places import EPISODE, HI_STEP, LO, PLACE_ROWS, ROW
+from stepwell.replay.item_kernels import TAKEN_SIZE, TAKEN_WORDS, grow_items, take_items, untake_items
+from stepwell.replay.link_kernels import draw_members
+from stepwell.replay.sum_tree_kernels import draw_weighted
 
-__all__ = ["importance_weights", "mark_last_steps", "n_step_returns", "one_step_discounts"]
+__all__ = [
+    "DRAWN_BYTES",
+    "HALVES",
+    "NOT_DRAWN",
+    "PROBABILITY",
+    "WEIGHT",
+    "draw_batch",
+    "importance_weights",
+    "mark_last_steps",
+    "n_step_returns",
+    "one_step_discounts",
+]
+
+# rows of 8 bytes a row of a batch that `draw_batch` writes: what was taken of the items, then
+PROBABILITY, HALVES, WEIGHT = range(TAKEN_WORDS, TAKEN_WORDS + 3)
+DRAWN_BYTES = 8 * HALVES + 8 + 4
+NOT_DRAWN = -1
+# columns of the records of a history
+_RECORD_HI_STEP, _FLAGS = 3, 6
 
 
 @kernel
@@ -158,3 +187,85 @@ def mark_last_steps(  # noqa: PLR0917
         for k in range(rows.shape[1]):
             marks[i, k] = has_ended_so and rows[i, k] == last
     return -1
+
+
+@kernel
+def draw_batch(  # noqa: PLR0917
+    episode: Any, first_row: Any, stop_row: Any, has_ended: Any, cut: Any, left: Any, records: Any, base: Any,
+    shape: Any, max_size: Any, priority: Any, exponent: Any, items: Any, ends: Any, items_base: Any, state: Any,
+    order: Any, order_ends: Any, members: Any, member_places: Any, sums: Any, levels: Any, num: Any,
+    size: Any, key: Any, first: Any, pieces: Any, reach: Any, endings: Any, beta: Any, normalize: Any, memory: Any,
+    start: Any, num_rows: Any, last_used: Any, now: Any, plan: Any, runs: Any, offsets: Any, bases: Any,
+) -> Any:  # fmt: skip
+    """Take in new rows of an episode, then draw items, count them as drawn, read their windows and weigh them.
+
+    Args:
+        episode: that grew; as what follows, to ``levels``, of `grow_items`. With ``first_row == stop_row`` none did.
+        num: items in the table.
+        size: rows of the batch.
+        key: uint64, of the sampler's random numbers; ``first``: number of the first draw.
+        pieces: int64 [P], ascending, episodes that are pieces of longer ones.
+        reach: int64 [2], the earliest and the latest step that a window reaches, counted from its anchor.
+        endings: int64 [m, 3]: where in ``memory`` to mark the anchors that are the last step of an episode whose flags,
+            masked by the second number, are the third.
+        beta: float64, exponent of the importance weights; ``normalize``: whether the largest is to be 1.
+        memory: uint8, written: the windows, and from ``start`` (a multiple of 8) on int64 [TAKEN_WORDS, size] as of
+            `take_items`, float64 [size] probabilities, int32 [2, size] as of `take_items`, float32 [size] weights.
+        num_rows: int64 [S]; as what follows, of `touch_and_gather`.
+
+    Returns:
+        How many items were drawn for the first time, or `NOT_DRAWN` where that takes more than this, a map or another
+        piece of an episode: none was drawn. And what `grow_items` returned; where it had no room, none was drawn.
+    """
+    num_evicted, num_dropped, num_inserted = 0, 0, 0
+    if first_row < stop_row:
+        num_evicted, num_dropped, num_inserted = grow_items(
+            episode, first_row, stop_row, has_ended, cut, left, records, base, shape, max_size, priority, exponent,
+            items, ends, items_base, state, order, order_ends, members, member_places, sums, levels,
+        )  # fmt: skip
+        if num_inserted < 0:
+            return NOT_DRAWN, num_evicted, num_dropped, num_inserted
+        num += num_inserted - num_evicted - num_dropped
+    if num < 1:
+        return NOT_DRAWN, num_evicted, num_dropped, num_inserted
+    slots = np.empty(size, np.int64)
+    stop = start + 8 * TAKEN_WORDS * size
+    words = memory[start:stop].view(np.int64).reshape((TAKEN_WORDS, size))
+    probabilities = memory[stop : stop + 8 * size].view(np.float64)
+    stop += 8 * size
+    halves = memory[stop : stop + 8 * size].view(np.int32).reshape((2, size))
+    weights = memory[stop + 8 * size : stop + 12 * size].view(np.float32)
+    is_drawn = False
+    if levels is not None:
+        is_drawn = draw_weighted(sums, levels, key, first, slots, probabilities)
+    if not is_drawn:
+        draw_members(members, num, key, first, slots, probabilities)
+    num_first, missing = take_items(slots, items, records, base, num, words, halves)
+    places = words[:PLACE_ROWS]
+    if (
+        missing >= 0
+        or (pieces.size and _leave_pieces(places, pieces, reach))
+        or touch_and_gather(places, num_rows, last_used, now, plan, runs, offsets, bases, memory)
+    ):
+        untake_items(slots, items)
+        return NOT_DRAWN, num_evicted, num_dropped, num_inserted
+    _weigh_batch(probabilities, words[TAKEN_SIZE], beta, normalize, weights)
+    for m in range(endings.shape[0]):
+        at, mask, wanted = endings[m, 0], endings[m, 1], endings[m, 2]
+        for i in range(size):
+            record = records[places[EPISODE, i] - base]
+            has_ended_so = record[_FLAGS] & mask == wanted
+            memory[at + i] = has_ended_so and places[ROW, i] == record[_RECORD_HI_STEP] - 1
+    return num_first, num_evicted, num_dropped, num_inserted
+
+
+@kernel
+def _leave_pieces(places: Any, pieces: Any, reach: Any) -> Any:
+    """Return whether any window leaves a piece of a longer episode."""
+    for i in range(places.shape[1]):
+        row = places[ROW, i]
+        if row + reach[0] < places[LO, i] or row + reach[1] >= places[HI_STEP, i]:
+            found = np.searchsorted(pieces, places[EPISODE, i])
+            if found < pieces.size and pieces[found] == places[EPISODE, i]:
+                return True
+    return False

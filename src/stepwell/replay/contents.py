@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from stepwell.errors import TableError
 from stepwell.kernels.places import EPISODE, PLACE_ROWS, ROW
+from stepwell.replay.batch_kernels import draw_batch
+from stepwell.replay.following import Growth
 from stepwell.replay.item_kernels import TAKEN_KEY, TAKEN_PRIORITY, TAKEN_SIZE, accept_draws, grow_items
 from stepwell.replay.items import Items
 from stepwell.replay.selectors import Fifo, Lifo, Prioritized, Selector, Uniform
@@ -18,15 +20,15 @@ from stepwell.replay.selectors import Fifo, Lifo, Prioritized, Selector, Uniform
 if TYPE_CHECKING:
     from stepwell.replay.episode_records import EpisodeRecords
     from stepwell.replay.extensions import Notices
-    from stepwell.replay.following import Growth
 
-__all__ = ["Contents", "Counts", "Sample", "checked_count", "joined_samples"]
+__all__ = ["NO_GROWTH", "Contents", "Counts", "Sample", "checked_count", "joined_samples"]
 
 Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 Reals = npt.NDArray[np.float64]
 # of a sampler without weights
 NO_TREE = (None, None)
+NO_GROWTH: Growth = (-1, 0, 0, 0, -1, 0)
 
 
 @dataclass(slots=True)
@@ -123,6 +125,7 @@ class Contents:
         self.largest = 1.0
         self._max_size, self._max_times = max_size, max_times_sampled
         self._sampler_key, self._remover_key, _ = keys
+        self._draw_key = np.uint64(keys[0])
         self._notices = notices
         self._kept_keys: list[Keys] | None = None
         self._records = records
@@ -130,6 +133,8 @@ class Contents:
         self.grows_in_one = not notices and type(remover) is Fifo and type(sampler) in {Uniform, Prioritized}
         self._weights = sampler if isinstance(sampler, Prioritized) else None
         self._members: Any = sampler if self._weights is None else self._weights.members
+        # whether `draw_batch` does
+        self.draws_in_one = self.grows_in_one and not max_times_sampled
         self._drops_oldest = isinstance(remover, Fifo)
         self._pops = max_times_sampled == 1 and isinstance(sampler, Fifo | Lifo)
 
@@ -180,18 +185,26 @@ class Contents:
         """
         if not self.grows_in_one:
             return -1
-        weights, members, counts = self._weights, self._members, self.counts
-        remover: Any = self.remover
+        return self._count(*grow_items(*growth, *self._growing(shape)))
+
+    def _growing(self, shape: Ints) -> tuple[Any, ...]:
+        """Return what `stepwell.replay.item_kernels.grow_items` takes beside what an episode grew by."""
+        weights = self._weights
         tree, exponent = (NO_TREE, 1.0) if weights is None else (weights.tree, weights.exponent)
-        evicted, dropped, inserted = grow_items(
-            *growth, *self._records.window, shape, self._max_size, self.largest, exponent,
-            *self.items.arrays, *remover.arrays, *members.arrays, *tree,
+        remover: Any = self.remover
+        return (
+            *self._records.window, shape, self._max_size, self.largest, exponent,
+            *self.items.arrays, *remover.arrays, *self._members.arrays, *tree,
         )  # fmt: skip
+
+    def _count(self, evicted: int, dropped: int, inserted: int) -> int:
+        """Take note of what `grow_items` did; return how many items it inserted, or -1."""
         if evicted < 0:
             return -1
+        counts, weights = self.counts, self._weights
         change = max(inserted, 0) - evicted - dropped
-        remover.num += change
-        members.num += change
+        self.remover.num += change
+        self._members.num += change
         if weights is not None:
             weights.num += change
         counts.inserts += max(inserted, 0)
@@ -200,7 +213,7 @@ class Contents:
             counts.dropped += dropped
             counts.evicted += evicted
             self.num_drops += dropped
-        return int(inserted)
+        return inserted
 
     def insert_keyed(self, found: Ints, priorities: Reals) -> Keys:
         """Insert items as `insert`; return their keys, also of those that had to go at once."""
@@ -311,6 +324,31 @@ class Contents:
         slots, probabilities = self.sampler.select(count, self._sampler_key, self.num_draws)
         self.num_draws += count
         return self._taken(slots, probabilities)
+
+    def draw_batch(self, growth: Growth, shape: Ints, size: int, *reading: Any) -> tuple[bool, bool]:
+        """Let items come as `grow`, draw others as `draw` and read them, in one call.
+
+        Args:
+            growth: what an episode grew by, `NO_GROWTH` for nothing.
+            shape: as of `grow`.
+            size: rows of the batch.
+            reading: what `stepwell.replay.batch_kernels.draw_batch` takes behind the number of the first draw.
+
+        Returns:
+            Whether the items came, and whether any were drawn: neither where that takes more than one call.
+        """
+        kernel: Any = draw_batch
+        num_first, *grown = kernel(
+            *growth, *self._growing(shape), self._members.num, size, self._draw_key, self.num_draws, *reading
+        )
+        if growth is not NO_GROWTH and self._count(*grown) < 0:
+            return False, False
+        if num_first < 0:
+            return True, False
+        self.num_draws += size
+        self.counts.samples += size
+        self.counts.unique_samples += num_first
+        return True, True
 
     def _draw_exhausting(self, count: int, min_size: int) -> tuple[Sample, Ints | None]:
         """Draw until what was selected is used up: at most ``count``, at least one."""

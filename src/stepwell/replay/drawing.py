@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from stepwell.windows.reader import Drawing, PlaceReader
 
 __all__ = [
+    "INFO",
     "Beta",
     "BetaSchedule",
     "Drawer",
@@ -51,6 +52,7 @@ __all__ = [
     "DrawnReader",
     "Progress",
     "TurnTaker",
+    "checked_info",
     "checked_shares",
     "deal_rows",
     "importance_weights",
@@ -58,6 +60,8 @@ __all__ = [
     "to_numpy",
 ]
 
+# columns of the table that a batch may hold
+INFO = ("key", "probability", "weight", "priority", "times_sampled", "size", "source")
 # how long a thread waits for a rate limiter before it looks whether the loader was closed
 POLL_SECONDS = 0.1
 
@@ -105,6 +109,7 @@ class Drawer:
 
     Attributes:
         progress: before the next batch.
+        beta: as given; ``normalize``: likewise.
 
     Notes:
         One thread at a time; `stop` by any.
@@ -126,8 +131,8 @@ class Drawer:
         self._shares = shares
         self._batch_size = batch_size
         self._whole: tuple[int, ...] = (batch_size,)
-        self._beta = beta
-        self._normalize = normalize
+        self.beta = beta
+        self.normalize = normalize
         self._timeout = timeout
         self._is_stopped = threading.Event()
         self.progress = Progress(0, (0.0,) * len(self._sources), (0,) * len(self._sources))
@@ -157,8 +162,8 @@ class Drawer:
             except RateLimitError:
                 drawn = self._wait_for(source, taken, size)
             self.progress = Progress(number + 1, owed, (taken + size,))
-            betas, weights = np.array([self._beta(number * size)]), np.empty(size, np.float32)
-            self._weigh(drawn.probabilities, drawn.table_size, betas, self._normalize, weights)
+            betas, weights = np.array([self.beta(number * size)]), np.empty(size, np.float32)
+            self._weigh(drawn.probabilities, drawn.table_size, betas, self.normalize, weights)
             return [Drawn(number, [drawn], self._whole, weights, (self.progress,))]
         if self._begun is None:
             self._begun = (self._plans(len(tickets)), [])
@@ -188,7 +193,7 @@ class Drawer:
         return self._drawn(drawn.number, parts, drawn.counts, drawn.afters)
 
     def _drawn(self, number: int, parts: list[Rows], counts: tuple[int, ...], afters: tuple[Progress, ...]) -> Drawn:
-        betas = np.array([self._beta((number + i) * self._batch_size) for i in range(len(afters))], np.float64)
+        betas = np.array([self.beta((number + i) * self._batch_size) for i in range(len(afters))], np.float64)
         return Drawn(number, parts, counts, self._weights_of(parts, betas), afters)
 
     def _plans(self, number: int) -> list[Plan]:
@@ -245,7 +250,7 @@ class Drawer:
         else:
             probabilities = np.concatenate([part.probabilities for part in parts])
             sizes = np.concatenate([part.table_size for part in parts])
-        self._weigh(probabilities, sizes, betas, self._normalize, weights)
+        self._weigh(probabilities, sizes, betas, self.normalize, weights)
         return weights
 
 
@@ -323,12 +328,22 @@ def deal_rows(shares: Sequence[float], owed: Sequence[float], batch_size: int) -
     return rows, [each - count for each, count in zip(due, rows, strict=True)]
 
 
-class DrawnReader:
-    """Reads what was drawn: the fields, then the columns of the table."""
+def checked_info(info: Sequence[str] | None) -> tuple[str, ...]:
+    """Return which columns of the table a batch holds, in their order."""
+    if info is None:
+        return INFO
+    if isinstance(info, str) or not set(info) <= set(INFO):
+        raise OrderError(f"info={info!r}. Allowed: None for all, or some of {', '.join(INFO)}.")
+    return tuple(name for name in INFO if name in info)
 
-    def __init__(self, reader: PlaceReader) -> None:
+
+class DrawnReader:
+    """Reads what was drawn: the fields, then columns of the table."""
+
+    def __init__(self, reader: PlaceReader, info: Sequence[str] = INFO) -> None:
         self._reader = reader
         self.fields = reader.fields
+        self._info = info
         self._sources: dict[tuple[int, ...], npt.NDArray[np.int64]] = {}
 
     def num_bytes(self, num_rows: int, /) -> int:
@@ -351,14 +366,20 @@ class DrawnReader:
         else:
             rows, places = joined(parts), [part.places for part in parts]
         values: dict[str, Any] = self._reader.read_places(places, memory, draws=draws)
-        values["table.key"] = rows.keys
-        values["table.probability"] = rows.probabilities
-        values["table.weight"] = drawn.weights
-        values["table.priority"] = rows.priorities
-        values["table.times_sampled"] = rows.times_sampled
-        values["table.size"] = rows.table_size
+        if not self._info:
+            return values
         sources = self._sources.get(drawn.counts)
-        values["table.source"] = self._source_of(drawn.counts) if sources is None else sources
+        columns = {
+            "key": rows.keys,
+            "probability": rows.probabilities,
+            "weight": drawn.weights,
+            "priority": rows.priorities,
+            "times_sampled": rows.times_sampled,
+            "size": rows.table_size,
+            "source": self._source_of(drawn.counts) if sources is None else sources,
+        }
+        for name in self._info:
+            values[f"table.{name}"] = columns[name]
         return values
 
     def _source_of(self, counts: tuple[int, ...]) -> npt.NDArray[np.int64]:
@@ -375,7 +396,9 @@ def look_up(batch: Mapping[str, Any], name: str) -> Any:
     nested = batch.get("table")
     if isinstance(nested, Mapping) and name in nested:
         return nested[name]
-    raise TableError(f"the batch has no 'table.{name}'. Give the batch as the loader returned it.")
+    raise TableError(
+        f"the batch has no 'table.{name}'. Give the batch as the loader returned it, and name {name!r} in info=."
+    )
 
 
 def to_numpy(values: Any) -> npt.NDArray[Any]:

@@ -15,6 +15,7 @@ few numbers of each; what is done at every call grows with what is new, never wi
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -72,11 +73,11 @@ class Advance(NamedTuple):
 NOTHING = Advance(np.empty((0, 4), np.int64), np.empty((0, 2), np.int64))
 
 
-def advance_of(growth: Growth) -> Advance:
-    """Return what an episode grew by."""
-    episode, first, stop, has_ended, cut, left = growth
-    evicted = NOTHING.evicted if cut < 0 else np.array([[cut, left]])
-    return Advance(np.array([[episode, first, stop, has_ended]]), evicted)
+def advance_of(*growths: Growth) -> Advance:
+    """Return what episodes grew by, one after the other."""
+    # of an episode that went in several parts the last one counts
+    evicted = {growth[4]: growth[5] for growth in growths if growth[4] >= 0}
+    return Advance(np.array([growth[:4] for growth in growths]), joined([*evicted.items()], 2))
 
 
 def joined(parts: list[Any], width: int) -> Int64s:
@@ -86,11 +87,12 @@ def joined(parts: list[Any], width: int) -> Int64s:
     return np.concatenate([np.asarray(part, np.int64).reshape(-1, width) for part in parts])
 
 
+NO_PIECES = np.empty(0, np.int64)
 # maps of segments that went are kept for batches that were drawn before
 LEAVE_SECONDS = 2.0
 FIRST_SEGMENTS = 64
 # of columns that are true at the last step of some episodes: which flags are looked at, and what they are then
-_ENDINGS = {
+ENDINGS = {
     "terminated": (IS_TERMINATED, IS_TERMINATED),
     "truncated": (IS_TRUNCATED, IS_TRUNCATED),
     "is_last": (IS_OPEN | IS_CUT, 0),
@@ -171,6 +173,11 @@ class History:
         return self.table.window[1]
 
     @property
+    def ascending_pieces(self) -> Int64s:
+        """Episodes that are pieces of longer ones, int64 [P], ascending."""
+        return NO_PIECES if self.chains is None else self.chains.ascending
+
+    @property
     def num_seen(self) -> int:
         """How many episodes were seen so far: the number of the next one."""
         return self.table.num_seen
@@ -185,19 +192,20 @@ class History:
         """Rows of each segment that may be read, int64 [S]; 0 for one that went."""
         return self._need_rows[: len(self.segments)]
 
-    def advance(self, *, may_grow: bool = True) -> Advance:
+    def advance(self, *, grown: Sequence[Growth] = (), may_grow: bool = True) -> Advance:
         """Take in what was committed, ended, deleted and evicted since the last call.
+
+        Args:
+            grown: what `grow` has returned since then; it is part of what this returns.
+            may_grow: False where `grow` has just returned None.
 
         Notes:
             O(new). When nothing changed: two system calls, and a load for each segment that is being written.
         """
+        if any(self._takes_in(growth) for growth in grown):
+            return self._taken()
         while may_grow and (growth := self.grow()) is not None:
-            episode, first, stop, has_ended, cut, left = growth
-            if first < stop or has_ended:
-                self._runs.append((episode, first, stop, has_ended))
-            if cut >= 0:
-                self._evicted.append((cut, left))
-            if not has_ended:
+            if self._takes_in(growth):
                 return self._taken()
         self._drop_tail()
         changed: list[FollowedSegment] = []
@@ -220,6 +228,15 @@ class History:
         self._tail = Tail.of(self._live, self.table, self._trimmer)
         return found
 
+    def _takes_in(self, growth: Growth) -> bool:
+        """Take note of what an episode grew by; return whether nothing can have come after it."""
+        episode, first, stop, has_ended, cut, left = growth
+        if first < stop or has_ended:
+            self._runs.append((episode, first, stop, has_ended))
+        if cut >= 0:
+            self._evicted.append((cut, left))
+        return not has_ended
+
     def _came_or_ended(self, runs: Int64s) -> Int64s:
         """Return the episodes of runs that are new, or have ended: the others are pieces as they were."""
         records, base = self.table.window
@@ -233,7 +250,11 @@ class History:
         if not runs and not evicted:
             return NOTHING
         self._runs, self._evicted = [], []
-        return Advance(joined(runs, 4), joined(evicted, 2))
+        gone = joined(evicted, 2)
+        if len(gone) > 1:
+            # of an episode that went in several parts the last one counts
+            gone = gone[len(gone) - 1 - np.unique(gone[::-1, 0], return_index=True)[1]]
+        return Advance(joined(runs, 4), gone)
 
     def grow(self) -> Growth | None:
         """Take in new rows of one episode, and its end, where nothing else happened."""
@@ -329,7 +350,7 @@ class History:
         if name in {"store_index", "episode_index"}:
             index: Int64s = places[0] if name == "episode_index" else np.zeros_like(places[0])
             return index[:, None]
-        if name in _ENDINGS:
+        if name in ENDINGS:
             return self._endings(name, *self._last_pieces(places, rows))
         records, base = self.table.window
         if places.shape[1] and int(places[0].min()) < base:
@@ -368,7 +389,7 @@ class History:
         """Return which rows are the last steps of episodes that ended as the column says."""
         records, base = self.table.window
         marks = np.empty(rows.shape, np.bool_)
-        missing = self._mark_last_steps(episodes, rows, records, base, HI_STEP, FLAGS, *_ENDINGS[name], marks)
+        missing = self._mark_last_steps(episodes, rows, records, base, HI_STEP, FLAGS, *ENDINGS[name], marks)
         if missing >= 0:
             raise self._long_gone(episodes[missing])
         return marks

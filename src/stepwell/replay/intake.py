@@ -59,35 +59,56 @@ class Intake:
         self.matcher = None if pattern is None else Matcher(pattern, history)
         self._history, self._limiter, self._contents = history, limiter, contents
         # of what goes into the table in one call; None where it cannot
-        self._shape = self.matcher.shape if self.matcher is not None and contents.grows_in_one else None
+        self.shape = self.matcher.shape if self.matcher is not None and contents.grows_in_one else None
         self._reach = 0 if pattern is None else pattern.reach
         # runs of rows that came between a checkpoint's tables and its store
         self._unseen: Ints | None = None
 
     def follow(self) -> int:
         """Take in what the store got and lost; return how many items were inserted."""
-        num = 0
-        while self._unseen is None and (growth := self._history.grow()) is not None:
-            num += self._grow(growth)
-            if not growth[3]:
-                return num
-        found = self._history.advance(may_grow=self._unseen is not None)
-        if found is NOTHING and self._unseen is None and not self.pending.num:
-            return num
-        return num + self._take(*found)
+        return self._follow(self._history.grow() if self._unseen is None else None)
 
-    def _grow(self, growth: Growth) -> int:
+    def follow_but_growth(self) -> Growth | None:
+        """Follow, but leave new rows of an episode to whom a kernel can take them in: return those, or None."""
+        growth = self._history.grow() if self._unseen is None else None
+        if growth is None or growth[3] or not self._fits(growth):
+            self._follow(growth)
+            return None
+        return growth if growth[1] < growth[2] else None
+
+    def _follow(self, growth: Growth | None) -> int:
+        history = self._history
+        if growth is None:
+            found = history.advance(may_grow=self._unseen is not None)
+            return 0 if found is NOTHING and self._unseen is None and not self.pending.num else self._take(*found)
+        if not growth[3]:
+            return self.grow(growth)
+        further = history.grow()
+        if further is not None and further[1] == further[2] and not further[3]:
+            return self.grow(growth)
+        # all at once, as where the store was looked at: which slots items get must not depend on when that was
+        if further is not None and not further[3]:
+            return self._take(*advance_of(growth, further))
+        grown = [growth] if further is None else [growth, further]
+        return self._take(*history.advance(grown=grown, may_grow=further is not None))
+
+    def _fits(self, growth: Growth) -> bool:
+        """Return whether the kernel of `stepwell.replay.contents` may take in new rows of an episode."""
+        num_rows = growth[2] - growth[1]
+        if self.shape is None or self.pending.num or num_rows > MOST_ROWS:
+            return False
+        # an end lets items come that waited for what is ahead of them, or for the end itself
+        most = max(1, num_rows + self._reach) if growth[3] else num_rows
+        return self._limiter.num_inserts(self._contents.counts, most) == most
+
+    def grow(self, growth: Growth) -> int:
         """Take in new rows of an episode; return how many items were inserted."""
-        contents, shape, num_rows = self._contents, self._shape, growth[2] - growth[1]
-        if not num_rows and not growth[3]:
+        if growth[1] == growth[2] and not growth[3]:
             return self.let_in() if self.pending.num else 0
-        if shape is not None and not self.pending.num and num_rows <= MOST_ROWS:
-            # an end lets items come that waited for what is ahead of them, or for the end itself
-            most = max(1, num_rows + self._reach) if growth[3] else num_rows
-            if self._limiter.num_inserts(contents.counts, most) == most:
-                num = contents.grow(growth, shape)
-                if num >= 0:
-                    return num
+        if self.shape is not None and self._fits(growth):
+            num = self._contents.grow(growth, self.shape)
+            if num >= 0:
+                return num
         return self._take(*advance_of(growth))
 
     def _take(self, runs: Ints, evicted: Ints) -> int:

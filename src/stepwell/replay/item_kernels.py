@@ -70,6 +70,7 @@ __all__ = [
     "list_free",
     "remove_items",
     "take_items",
+    "untake_items",
     "update_items",
 ]
 
@@ -380,6 +381,13 @@ def take_items(  # noqa: PLR0917
         halves[1, i] = counts >> 32
         num_first += halves[1, i] == 1
     return num_first, item_places(words[EPISODE], words[ROW], records, base, words)
+
+
+@inlined
+def untake_items(slots: Any, items: Any) -> None:
+    """Take back the counts of `take_items`."""
+    for i in range(slots.size):
+        items[slots[i], _COUNTS] -= _ONE_TIME
 
 
 @kernel

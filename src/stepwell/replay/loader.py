@@ -7,20 +7,23 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count, repeat
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from stepwell.errors import LoaderError, OrderError, StateError, TableError
+from stepwell.kernels.places import PLACE_ROWS
 from stepwell.loader.batch import Batch
 from stepwell.loader.build import Builder
 from stepwell.loader.devices import DeviceSource, find_device
-from stepwell.loader.memory import import_torch
+from stepwell.loader.memory import ArenaPool, import_torch
 from stepwell.loader.pipeline import Inline, Pipeline
 from stepwell.loader.settings import LoaderSettings
 from stepwell.loader.transforms import BatchKey
+from stepwell.replay.batch_kernels import DRAWN_BYTES, HALVES, PROBABILITY
 from stepwell.replay.drawing import (
     BetaSchedule,
     Drawer,
@@ -28,12 +31,15 @@ from stepwell.replay.drawing import (
     DrawnReader,
     Progress,
     TurnTaker,
+    checked_info,
     checked_shares,
     look_up,
     to_numpy,
 )
+from stepwell.replay.history import ENDINGS
+from stepwell.replay.item_kernels import TAKEN_KEY, TAKEN_PRIORITY, TAKEN_SIZE
 from stepwell.replay.limiters import checked_timeout
-from stepwell.replay.sampling import open_sources
+from stepwell.replay.sampling import TableRows, open_sources
 
 if TYPE_CHECKING:
     from stepwell.loader.memory import Target
@@ -43,11 +49,12 @@ if TYPE_CHECKING:
     from stepwell.replay.tables import Table
     from stepwell.store import Store
     from stepwell.windows import View
+    from stepwell.windows.reader import PlaceReader
 
 __all__ = ["ReplayLoader"]
 
 Built = tuple[Progress, Batch]
-Source = Inline[Any, Built] | Pipeline[Any, Built] | DeviceSource
+Source: TypeAlias = "Inline[Any, Built] | Pipeline[Any, Built] | _DirectDraw | DeviceSource"
 FORMAT = 1
 # what most batches call, beside the kernels of tables
 KERNELS = (
@@ -86,9 +93,10 @@ class ReplayLoader:
         View  ---- order -----> positions, places ------------+--> one read --> transforms --> (torch) --> Batch
                                                                rows in the order of the sources
 
-    A batch holds the fields, and of every row: ``table.key`` (uint64), ``table.probability`` and ``table.priority``
-    (float64) at the time it was drawn, ``table.weight`` (float32, its importance weight), ``table.times_sampled``,
-    ``table.size`` (items or anchors there were) and ``table.source`` (which source it is of). Rows of a view have
+    A batch holds the fields, and of every row, unless ``info`` leaves it out: ``table.key`` (uint64),
+    ``table.probability`` and ``table.priority`` (float64) at the time it was drawn, ``table.weight`` (float32, its
+    importance weight), ``table.times_sampled``, ``table.size`` (items or anchors there were) and ``table.source``
+    (which source it is of). Rows of a view have
     weight 1 before normalising, priority 1 and no item.
 
     Args:
@@ -112,11 +120,14 @@ class ReplayLoader:
         nested: whether keys with dots become nested dicts: ``batch["table"]["key"]``.
         transform: of the whole batch, one or several, in order, as for `stepwell.Loader`.
         timeout: seconds to wait for a rate limiter; None: without end.
+        info: of the columns ``table.*`` those that a batch holds: some of "key", "probability", "weight", "priority",
+            "times_sampled", "size" and "source"; None: all. Each costs about as much as a field: a learner of a uniform
+            table needs none (``info=()``), `update_priorities` the key, and of several sources the source.
         clip: "episode": windows reach as far as the episode does; "item": not beyond the steps of the item, and what is
             beyond is padding.
 
     Raises:
-        OrderError: a setting out of range, or shares that do not fit.
+        OrderError: a setting out of range, shares that do not fit, or info that there is none of.
         TableError: a beta or a time-out that cannot be.
         WindowError: fields that do not fit the stores, or reach further ahead than a table's pattern waits for.
         MissingDependencyError: ``to="torch"`` without torch.
@@ -147,6 +158,7 @@ class ReplayLoader:
         nested: bool = False,
         transform: WholeTransform | None = None,
         timeout: float | None = None,
+        info: Sequence[str] | None = None,
         clip: Literal["episode", "item"] = "episode",
     ) -> None:
         self.settings = LoaderSettings(
@@ -163,6 +175,7 @@ class ReplayLoader:
         if clip not in ("episode", "item"):
             raise OrderError(f'clip={clip!r}. Allowed: "episode" or "item".')
         checked_timeout(timeout)
+        chosen = checked_info(info)
         self._num_threads = int(threads)
         from stepwell.kernels.signatures import load_kernels
 
@@ -185,8 +198,13 @@ class ReplayLoader:
         # rows of several sources come source by source, and those of several batches would be mixed
         group = 1 if self._num_threads or len(self._rows) > 1 else self.settings.prefetch
         max_free = HELD_BATCHES + (self.settings.prefetch + self._num_threads if group == 1 else 1)
-        builder = Builder(DrawnReader(reader), self.settings, transform, max_free, group)
+        builder = Builder(DrawnReader(reader, chosen), self.settings, transform, max_free, group)
         self._build = _Build(builder, self.settings, self._drawer)
+        self._direct: Callable[[Inline[Any, Built]], _DirectDraw] | None = None
+        first, is_alone = self._rows[0], group == 1 and not threads and len(self._rows) == 1
+        if is_alone and isinstance(first, TableRows) and first.draws_in_one and not builder.is_pinned:
+            load_kernels(["stepwell.replay.batch_kernels.draw_batch"])
+            self._direct = partial(_DirectDraw, self.tables[0], self._drawer, reader, builder, self.settings, chosen)
         self._device = find_device(device, import_torch()) if device is not None else None
         self._progress = self._drawer.progress
         self._source: Source | None = None
@@ -256,7 +274,7 @@ class ReplayLoader:
         Notes:
             Where an item is there more than once, its last priority counts.
         """
-        keys, sources = to_numpy(look_up(batch, "key")), to_numpy(look_up(batch, "source"))
+        keys = to_numpy(look_up(batch, "key"))
         values = np.asarray(to_numpy(priorities), np.float64)
         if values.shape != keys.shape:
             raise TableError(
@@ -265,6 +283,7 @@ class ReplayLoader:
         tables = [(number, rows.table) for number, rows in enumerate(self._rows) if rows.table is not None]
         if len(self._rows) == 1:
             return sum(int(table.update_priorities(keys, values)) for _, table in tables)
+        sources = to_numpy(look_up(batch, "source"))
         chosen = [(table, sources == number) for number, table in tables]
         for _, mask in chosen:
             bad = values[mask][~(np.isfinite(values[mask]) & (values[mask] >= 0))]
@@ -351,6 +370,7 @@ class ReplayLoader:
             weakref.finalize(self, self._drawer.stop)
         else:
             source = Inline(self._build.of(self._drawer.draw), repeat([None] * prefetch))
+            source = source if self._direct is None else self._direct(source)
         self._source = source if self._device is None else DeviceSource(source, self._device, import_torch())
         return self._source
 
@@ -361,6 +381,84 @@ class ReplayLoader:
             source.close()
             if not self._is_closed:
                 self._drawer.resume()
+
+
+class _DirectDraw:
+    """Draws and reads batches of a table in one call of a kernel, and leaves to another source what that does not do.
+
+    In a training loop a batch finds the processor's caches cold, and each function and object on its way costs several
+    microseconds to fetch: see design/017.
+    """
+
+    def __init__(  # noqa: PLR0917
+        self,
+        table: Table,
+        drawer: Drawer,
+        reader: PlaceReader,
+        builder: Builder,
+        settings: LoaderSettings,
+        info: Sequence[str],
+        otherwise: Inline[Any, Built],
+    ) -> None:
+        self._table, self._drawer, self._reader, self._otherwise = table, drawer, reader, otherwise
+        self._builder, self._seed, self._size = builder, settings.seed, settings.batch_size
+        size, self._start = settings.batch_size, reader.num_bytes(settings.batch_size)
+        self._pool = ArenaPool(self._start + DRAWN_BYTES * size, HELD_BATCHES + 1)
+        self._reach = np.array([reader.min_offset, reader.max_offset])
+        views = reader.views(size)
+        starts = {key: start for key, _, _, start in views}
+        marked = [each for each in reader.computed if each.is_step and each.sources[0].name in ENDINGS]
+        endings = [(starts[each.key], *ENDINGS[each.sources[0].name]) for each in marked]
+        self._endings = np.array(endings, np.int64).reshape(-1, 3)
+        self._computed = [each for each in reader.computed if each not in marked]
+        word, half = 8 * size, self._start + 8 * HALVES * size
+        columns: dict[str, tuple[Any, int]] = {
+            "key": (np.uint64, self._start + TAKEN_KEY * word),
+            "probability": (np.float64, self._start + PROBABILITY * word),
+            "weight": (np.float32, half + word),
+            "priority": (np.float64, self._start + TAKEN_PRIORITY * word),
+            "times_sampled": (np.int32, half + word // 2),
+            "size": (np.int64, self._start + TAKEN_SIZE * word),
+        }
+        chosen = [(f"table.{name}", *columns[name]) for name in info if name in columns]
+        self._views = [*views, *((key, (size,), np.dtype(dtype), start) for key, dtype, start in chosen)]
+        self._has_source = "source" in info
+        self._sources = np.zeros(size, np.int64)
+        self._sources.flags.writeable = False
+
+    def take(self) -> Built:
+        """Return the progress after the next batch, and the batch."""
+        drawer, size = self._drawer, self._size
+        number, owed, (taken,) = drawer.progress
+        memory = self._pool.lease(self._pool.num_bytes)
+        if not self._table.draw_batch(
+            size, self._reader, self._reach, self._endings, drawer.beta(number * size), drawer.normalize,
+            memory, self._start,
+        ):  # fmt: skip
+            # what has a name here is not recycled
+            del memory
+            return self._otherwise.take()
+        values: dict[str, Any] = {}
+        for key, shape, dtype, start in self._views:
+            values[key] = np.ndarray(shape, dtype, memory, start)
+        if self._has_source:
+            values["table.source"] = self._sources
+        if self._computed:
+            places = np.ndarray((PLACE_ROWS, size), np.int64, memory, self._start)
+            self._reader.compute(self._computed, places, values)
+            del places
+        del memory
+        drawer.progress = progress = Progress(number + 1, owed, (taken + size,))
+        first = number * size
+        values = self._builder.finished(values, BatchKey(self._seed, ((0, range(first, first + size)),), size))
+        return progress, Batch(values, 0, number)
+
+    def interrupt(self) -> None:
+        """Do nothing: the consumer builds, and waits for no other thread."""
+
+    def close(self) -> None:
+        """Build no more."""
+        self._otherwise.close()
 
 
 class _Build:

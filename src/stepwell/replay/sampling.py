@@ -89,6 +89,11 @@ class TableRows(RowSource):
         # how far fields reach, where there is no pattern that waits for it
         self._reach = 0
 
+    @property
+    def draws_in_one(self) -> bool:
+        """Whether `Table.draw_batch` draws what `draw` does."""
+        return self._table.draws_in_one and not self._reach and not self._is_clipped
+
     def can_draw(self, count: int) -> bool:
         """Return whether so many rows may be drawn now: the limiter lets them, and items that go do not run out."""
         table = self._table

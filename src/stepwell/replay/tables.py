@@ -25,7 +25,7 @@ from stepwell.errors import RateLimitError, TableError
 from stepwell.kernels.signatures import load_kernels
 from stepwell.order.order import derive_key
 from stepwell.replay import table_states
-from stepwell.replay.contents import Contents, Sample, checked_count, joined_samples
+from stepwell.replay.contents import NO_GROWTH, Contents, Sample, checked_count, joined_samples
 from stepwell.replay.extensions import Extension, Notices
 from stepwell.replay.history import History
 from stepwell.replay.intake import Intake, still_there_samples
@@ -56,9 +56,11 @@ from stepwell.store.segment_writer import writes_alone
 
 if TYPE_CHECKING:
     from stepwell.replay.checkpoints import StateSaver
+    from stepwell.replay.following import Growth
     from stepwell.store import Store
     from stepwell.store.back_pressure import BackPressure
     from stepwell.store.store import Mode
+    from stepwell.windows.reader import PlaceReader
 
 __all__ = ["Table"]
 
@@ -66,6 +68,7 @@ Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 Reals = npt.NDArray[np.float64]
 Pathlike = str | os.PathLike[str]
+NO_SHAPE = np.zeros(6, np.int64)
 # what inserting, drawing and updating call, beside the kernels of the selectors
 KERNELS = (
     "stepwell.replay.pattern_kernels.anchors_of_runs",
@@ -404,6 +407,52 @@ class Table:
             "comes. Where other threads or processes are about to write, close the writer of this thread, or draw with "
             "a timeout."
         )
+
+    @property
+    def draws_in_one(self) -> bool:
+        """Whether `draw_batch` may be called: drawn uniformly or by priority, items stay, nobody waits or listens."""
+        return self._contents.draws_in_one and self._gate is None
+
+    def draw_batch(self, size: int, reader: PlaceReader, *drawing: Any) -> bool:
+        """Draw items as `sample` and read them in one call of a kernel; return False where that does not do.
+
+        Args:
+            size: rows to draw.
+            reader: of places of this table's history.
+            drawing: reach, endings, beta, whether to normalise, memory and its start, of
+                `stepwell.replay.batch_kernels.draw_batch`.
+
+        Notes:
+            What does not do is left to `sample_placed`: limiters that make wait, items that wait for draws, rows that
+            are not mapped, and windows that reach from one piece of an episode into another.
+        """
+        with self._lock:
+            growth, contents, intake = NO_GROWTH, self._contents, self._intake
+            if not self._follow_seconds or time.monotonic() - self._followed >= self._follow_seconds:
+                growth = self._follow_but_growth()
+            pieces, gathering = self.history.ascending_pieces, reader.gathering(size)
+            if (
+                gathering is None
+                or self._drawn
+                or intake.pending.num
+                or self._limiter.num_samples(contents.counts, size) < size
+            ):
+                has_grown, is_drawn = False, False
+            else:
+                shape = NO_SHAPE if intake.shape is None else intake.shape
+                has_grown, is_drawn = contents.draw_batch(growth, shape, size, pieces, *drawing, *gathering)
+            if growth is not NO_GROWTH and not has_grown:
+                intake.grow(growth)
+            if self._changes.num_waiting:
+                self._changes.announce()
+        return is_drawn
+
+    def _follow_but_growth(self) -> Growth:
+        """Follow, but for new rows that `Contents.draw_batch` can take in: return those."""
+        if self._drawn or self._follow_seconds:
+            self._follow()
+            return NO_GROWTH
+        return self._intake.follow_but_growth() or NO_GROWTH
 
     def _try_sample(self, count: int) -> tuple[Sample, Ints] | None:
         contents, limiter = self._contents, self._limiter

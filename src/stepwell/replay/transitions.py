@@ -36,6 +36,7 @@ Names = str | Sequence[str] | Mapping[str, str]
 Bools = npt.NDArray[np.bool_]
 # the computed column that is read to tell evicted steps from those that never were, and what is told
 STEP, WHOLE = "step_index", "is_whole"
+FLOAT32 = np.dtype(np.float32)
 
 
 class LearningTargets(NamedTuple):
@@ -159,6 +160,10 @@ class TransitionTargets:
         self.discount = discount
         self.stack = stack
         self.columns = columns
+        self._masks = [f"{key}_is_pad" for key in observations]
+        # of a window of one step's transition: the observation, and the next one
+        self._at: Any = 0 if stack == 1 else slice(stack)
+        self._next: Any = 1 if stack == 1 else slice(1, None)
 
     def __call__(self, batch: Values) -> Values:
         """Return the batch with the transitions instead of the windows."""
@@ -167,13 +172,25 @@ class TransitionTargets:
 
     def _transitions(self, batch: Values) -> Values:
         if self.stack > 1:
-            mask = look_up(batch, f"{self.observations[0]}_is_pad", self)
-            batch[WHOLE] = _is_whole(mask[:, : self.stack - 1], batch.pop(STEP), self.stack - 1)
-        is_missing = self._take_masks(batch)
-        rewards, terminated = look_up(batch, "reward", self), look_up(batch, "terminated", self)
+            first = look_up(batch, self._masks[0], self)
+            batch[WHOLE] = _is_whole(first[:, : self.stack - 1], batch.pop(STEP), self.stack - 1)
+        mask = batch.pop(self._masks[0])
+        for key in self._masks[1:]:
+            mask = mask | batch.pop(key)
+        is_missing = mask[:, self.stack :]
+        if "reward" not in batch or "terminated" not in batch:
+            look_up(batch, "terminated" if "reward" in batch else "reward", self)
+        rewards, terminated = batch["reward"], batch["terminated"]
         size = len(rewards)
         if self.n_step == 1:
-            self._add_one_step(batch, rewards, terminated, is_missing)
+            discounts, is_valid = np.empty(size, np.float32), np.empty(size, np.bool_)
+            self._one_step_discounts(terminated, is_missing, self.discount, discounts, is_valid)
+            for key in self.observations:
+                windows = batch[key]
+                batch[key], batch[f"next_{key}"] = windows[:, self._at], windows[:, self._next]
+            if rewards.dtype != FLOAT32:
+                batch["reward"] = rewards.astype(FLOAT32)
+            batch["discount"], batch["is_valid"] = discounts, is_valid
             return batch
         is_pad = batch.pop("reward_is_pad")
         batch.pop("terminated_is_pad", None)
@@ -188,26 +205,6 @@ class TransitionTargets:
         batch["reward"], batch["discount"] = returns, discounts
         batch["terminated"], batch["is_valid"] = is_terminal, is_valid
         return batch
-
-    def _add_one_step(self, batch: Values, rewards: npt.NDArray[Any], terminated: Bools, is_missing: Bools) -> None:
-        """Write what a single step's transition has: its reward and end are as they were read."""
-        size = len(rewards)
-        discounts, is_valid = np.empty(size, np.float32), np.empty(size, np.bool_)
-        self._one_step_discounts(terminated, is_missing, self.discount, discounts, is_valid)
-        for key in self.observations:
-            windows = batch[key]
-            at = 0 if self.stack == 1 else slice(self.stack)
-            batch[key], batch[f"next_{key}"] = windows[:, at], windows[:, 1 if self.stack == 1 else slice(1, None)]
-        batch["reward"] = rewards if rewards.dtype == np.float32 else rewards.astype(np.float32)
-        batch["discount"], batch["is_valid"] = discounts, is_valid
-
-    def _take_masks(self, batch: Values) -> Bools:
-        """Return whether the observation after each step is missing, bool [B, n_step], and drop the masks."""
-        first, *others = self.observations
-        found: Bools = batch.pop(f"{first}_is_pad")[:, self.stack :]
-        for key in others:
-            found = found | batch.pop(f"{key}_is_pad")[:, self.stack :]
-        return found
 
     def _split(self, batch: Values, key: str, lengths: npt.NDArray[np.int64]) -> None:
         windows = batch[key]

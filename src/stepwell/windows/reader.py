@@ -42,6 +42,7 @@ from stepwell.windows.fields import FieldSource, ResolvedField, resolve_fields, 
 from stepwell.windows.index import positions_array
 from stepwell.windows.maps import MAX_MAPS, MapError, MappedColumn, MapTable, SegmentMaps, read_scattered
 from stepwell.windows.plans import (
+    BatchArray,
     GatherTables,
     Layout,
     Routes,
@@ -247,13 +248,55 @@ class PlaceReader:
         if len(places) != len(sources.sources):
             raise WindowError(f"places of {len(places)} sources, {len(sources.sources)} are needed. Empty ones count.")
         if sources.is_live:
-            # sources are current before their segments are taken in: no other thread reads until they are
-            with self.maps.following:
-                if not sources.is_current:
-                    self._follow()
-                    self._map_rings()
+            self._catch_up()
         joined = places[0] if sources.is_single else sources.join(places)
         return self._read(joined, places, memory, None, draws)
+
+    def gathering(self, size: int) -> tuple[Any, ...] | None:
+        """Return what `stepwell.kernels.gather.touch_and_gather` takes between the places and the memory.
+
+        For a kernel that finds the places itself, of a single source, in one thread.
+
+        Args:
+            size: of the batch.
+
+        Returns:
+            None where that is not all there is to do, but for computed fields.
+        """
+        sources, maps = self.sources, self.maps
+        if sources.is_live and not sources.is_current:
+            self._catch_up()
+        routes = self._plain_routes
+        if not routes.is_plain or maps.is_announcing:
+            return None
+        table, layout = maps.table, self._layouts.get((size, False)) or self._layout(size, False)
+        tables = routes.routes[0].tables
+        maps.clock += 1
+        return (
+            table.num_rows, table.last_used, maps.clock,
+            layout.plans[0], tables.runs, tables.offsets, table.addresses,
+        )  # fmt: skip
+
+    @property
+    def computed(self) -> list[ResolvedField]:
+        """The computed fields, of which `gathering` knows nothing."""
+        return [field for field, _ in self._plain_routes.others]
+
+    def views(self, size: int) -> tuple[BatchArray, ...]:
+        """Return the arrays in the memory of a batch as (key, shape, dtype, offset), but for ragged fields."""
+        return self._layout(size, False).views
+
+    def compute(self, fields: Sequence[ResolvedField], places: Int64s, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Compute some of the computed fields at places, int64 [6, n], of a single source."""
+        for each in fields:
+            self._filler.compute(each, places, (places,), arrays)
+
+    def _catch_up(self) -> None:
+        # sources are current before their segments are taken in: no other thread reads until they are
+        with self.maps.following:
+            if not self.sources.is_current:
+                self._follow()
+                self._map_rings()
 
     def _follow(self) -> None:
         """Take in what the sources got and lost."""

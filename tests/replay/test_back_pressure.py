@@ -319,6 +319,18 @@ def test_one_thread_that_writes_and_draws_is_refused_and_not_left_to_wait(path: 
         writer.append(x=0, n=0)
 
 
+def test_a_thread_that_is_alone_does_not_wait_for_the_first_draw_either(path: Path) -> None:
+    def act_and_learn() -> None:
+        store = stepwell.open(path)
+        table = Table(store, limiter=Queue(3), back_pressure="wait")
+        with pytest.raises(RateLimitError, match="wait for itself"):
+            act(path, 100)
+        assert table.follow() >= 0 and table.size == 3
+
+    # a fork has no other thread
+    assert Child(act_and_learn).wait() == 0
+
+
 def test_a_table_that_goes_on_from_a_state_holds_writers_as_before(path: Path, tmp_path: Path) -> None:
     store = stepwell.open(path)
     table = Table(store, limiter=SampleToInsertRatio(1.0, 2, (-3.0, 4.0)), back_pressure="refuse")
@@ -331,7 +343,6 @@ def test_a_table_that_goes_on_from_a_state_holds_writers_as_before(path: Path, t
         table.close()
         again = Table.resume(store, tmp_path / "state.npz")
         assert again.settings == table.settings
-        again.follow()
         with pytest.raises(RateLimitError):
             writer.append(x=0, n=0)
         again.sample(2)

@@ -180,7 +180,10 @@ class Table:
         if state is None:
             self.follow()
         else:
+            if self._gate is not None:
+                self._gate.look()
             self._restore(state)
+            self._publish()
 
     @classmethod
     def queue(cls, store: Store, name: str = "queue", *, max_size: int = 1000, **options: Any) -> Table:
@@ -258,6 +261,7 @@ class Table:
         """
         with self._lock:
             num = self._follow()
+            self._publish()
         self._notices.deliver(self)
         return num
 
@@ -267,8 +271,6 @@ class Table:
         if self._gate is not None:
             self._gate.look()
         num = self._intake.follow()
-        if self._gate is not None:
-            self._publish()
         if num and self._changes.num_waiting:
             self._changes.announce()
         if self._drawn:
@@ -319,6 +321,7 @@ class Table:
             with self._lock:
                 self._follow()
                 keys = self._try_create(firsts, lengths, lasts, priorities)
+                self._publish()
             self._notices.deliver(self)
             if keys is not None:
                 return keys
@@ -337,7 +340,6 @@ class Table:
             priorities = np.full(len(firsts), self._contents.largest)
         self._contents.largest = max(self._contents.largest, float(priorities.max()))
         keys = self._contents.insert_keyed(found, priorities)
-        self._publish()
         self._changes.announce()
         return keys
 

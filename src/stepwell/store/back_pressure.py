@@ -22,8 +22,8 @@ writers. A writer counts a call before it writes it: of each writer one call may
 
 A table has byte i of the file locked, a writer byte 32 + j, for as long as it lives: no process number that another
 process may have by now, and nothing that a copy of the file or another boot has. So a table that was killed holds
-nobody: a writer that is held looks at the lock before each of its short sleeps. Places are taken, and bits of the clock
-changed, under the store's lock.
+nobody: a writer that is held looks at the lock before each of its short sleeps, and clears the bit of a table that is
+gone. Places are taken, and bits of the clock changed, under the store's lock.
 
 Source: Reverb's rate limiters block inserting likewise, in a server (Cassirer et al., 2021).
 """
@@ -42,7 +42,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Literal
 
-from stepwell.errors import RateLimitError, StepwellError, StoreVersionError, TableError
+from stepwell.errors import RateLimitError, StoreVersionError, TableError
 from stepwell.files.file_locks import ByteLock, is_byte_locked
 from stepwell.files.local_files import map_descriptor
 from stepwell.store.beneath import open_file
@@ -68,6 +68,8 @@ TEXT, TEXT_BYTES = 8, 320
 STEPS = TABLES + MAX_TABLES * TABLE_WORDS
 ENDS, DROPPED = STEPS + MAX_WRITERS, STEPS + 2 * MAX_WRITERS
 NUM_BYTES = 8 * (STEPS + 3 * MAX_WRITERS)
+ALL_TABLES = (1 << MAX_TABLES) - 1
+# the limit of a table that was closed, or has just begun
 OPEN = 1 << 62
 NO_FLAGS = memoryview(bytes(8)).cast("q")
 """The word of writers that no table can hold: those of stores that are no rings."""
@@ -153,13 +155,16 @@ class WriterGate:
 
     def _full_table(self) -> int:
         """Return the first word of a table that lets nothing in, of several the one that is strictest; -1 for none."""
-        words, flags, found = self._words, self._flags[0], -1
+        words, flags, found = self._words, self._flags[0] & ALL_TABLES, -1
         num = words[NUM_WRITERS]
         steps = sum(words[STEPS : STEPS + num])
-        while flags > 0:
+        while flags:
             lowest = flags & -flags
             flags ^= lowest
             at = TABLES + TABLE_WORDS * (lowest.bit_length() - 1)
+            if words[at + LIMIT] == OPEN and not self._is_held(at):
+                self._forget(at)
+                continue
             count = words[at + STEP_WEIGHT] * steps
             if words[at + END_WEIGHT]:
                 count += words[at + END_WEIGHT] * sum(words[ENDS : ENDS + num])
@@ -179,7 +184,7 @@ class WriterGate:
                 return False
             elif words[table + MODE] == MODES.index("refuse"):
                 raise RateLimitError(f"{self._name(table)} lets no step in now: it waits for samples. {NOT_WRITTEN}")
-            elif words[table + PROCESS] == os.getpid() and words[table + THREAD] == threading.get_ident():
+            elif words[table + PROCESS] == os.getpid() and _can_nobody_else_draw(words[table + THREAD]):
                 raise RateLimitError(
                     f"{self._name(table)} lets no step in before more is drawn, and the thread that draws is the one "
                     f"that writes: it would wait for itself for ever. {NOT_WRITTEN} Draw before the next step, raise "
@@ -272,7 +277,7 @@ class TableGate:
 
     def note_draw(self) -> None:
         """Say which thread draws: it cannot wait for itself."""
-        self._words[self._at + THREAD] = threading.get_ident()
+        self._words[self._at + THREAD] = threading.get_native_id()
 
     @property
     def num_dropped(self) -> int:
@@ -280,18 +285,24 @@ class TableGate:
         return sum(self._words[DROPPED : DROPPED + self._words[NUM_WRITERS]])
 
     def close(self) -> None:
-        """Hold nobody any more. May be called twice, and in a child of a fork."""
-        if not self._lock.is_held:
-            return
-        self._words[self._at + LIMIT] = OPEN
-        # a ring in memory may be gone by then
-        with suppress(OSError, StepwellError), locked_store(self._store):
-            self._flags[0] &= ~(1 << ((self._at - TABLES) // TABLE_WORDS))
-        self._lock.release()
+        """Hold nobody any more. May be called twice, in a child of a fork, and by the garbage collector."""
+        # without the store's lock, which the thread may hold that collects: writers clear the bit
+        if self._lock.is_held:
+            self._words[self._at + LIMIT] = OPEN
+            self._lock.release()
 
     def leave_after_fork(self) -> None:
         """Say nothing to the parent's writers from a forked child, which has let go of the lock."""
         self._words = memoryview(bytearray(self._words.tobytes())).cast("q")
+
+
+def _can_nobody_else_draw(drawer: int) -> bool:
+    """Whether the calling thread would wait for itself, where the table is of its process."""
+    if drawer:
+        return drawer == threading.get_native_id()
+    # nobody has drawn yet: of several threads any may do so
+    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    return all(thread.name.startswith("stepwell-") for thread in others)
 
 
 _GATES: weakref.WeakSet[TableGate] = weakref.WeakSet()

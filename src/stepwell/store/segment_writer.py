@@ -59,7 +59,7 @@ class Presence:
 
     def note_thread(self) -> None:
         """Say that the calling thread writes."""
-        self.thread = threading.get_ident()
+        self.thread = threading.get_native_id()
 
     def end(self) -> None:
         """Say that the writer is closed."""
@@ -72,7 +72,7 @@ _PRESENT: weakref.WeakSet[Presence] = weakref.WeakSet()
 def writes_alone(store: str) -> bool:
     """Return whether the calling thread writes to a store, and no other thread and no living process has a writer."""
     present = [each for each in list(_PRESENT) if each.store == store]
-    if not present or any(each.thread != threading.get_ident() for each in present):
+    if not present or any(each.thread != threading.get_native_id() for each in present):
         return False
     own = {writer.name for writer in list(_LIVE)}
     return not any(_has_living_writer(store, name) for name in growing_segments(store) - own)

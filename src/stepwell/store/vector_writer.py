@@ -636,11 +636,14 @@ class VectorWriter:
         values = self._values
         if self._gate is None or values is None:
             return True
-        if self._has_no_flags:
-            return self._gate.admits(self._num_envs)
-        ends = (values.terminated | values.truncated) & values.takes_part
-        steps = int(np.count_nonzero(values.takes_part))
-        return not steps or self._gate.admits(steps, int(np.count_nonzero(ends)))
+        steps, ends = self._num_envs, 0
+        if not self._has_no_flags:
+            steps = int(np.count_nonzero(values.takes_part))
+            ends = int(np.count_nonzero((values.terminated | values.truncated) & values.takes_part))
+        try:
+            return not steps or self._gate.admits(steps, ends)
+        except OSError as error:
+            self._raise_from(error)
 
     def _leave_gap(self, segment: LaneWriter) -> Int64s:
         """Drop a vector step: end the episodes that it was of, with its values as their final rows."""

@@ -526,7 +526,10 @@ class Writer:
 
     def _is_admitted(self, steps: int, ends: int = 0) -> bool:
         """Wait for the tables that hold the writers of this ring; False where steps are to be dropped."""
-        return self._gate is None or self._gate.admits(steps, ends)
+        try:
+            return self._gate is None or self._gate.admits(steps, ends)
+        except OSError as error:
+            self._raise_from(error)
 
     def _leave_gap(self, segment: SegmentWriter, first: list[Any]) -> int:
         """Drop steps: end what is there of the open episode, with the values of the first one as its final row."""

@@ -16,6 +16,7 @@ from stepwell import Array, Image, Schema, Video, convert
 from stepwell.errors import (
     EpisodeNotFoundError,
     FeatureNotFoundError,
+    LeftOutWarning,
     SchemaError,
     StepwellError,
     StoreBusyError,
@@ -139,7 +140,8 @@ def test_an_episode_that_cannot_be_read_is_named_and_the_others_are_kept(folder,
     assert [episode.metadata["file"] for episode in stepwell.open(target)] == ["000.npz", "001.npz"]
     (folder / "002.npz").write_bytes((folder / "001.npz").read_bytes())
     reader = FolderReader(folder)
-    report = convert(reader, target, workers=1)
+    with pytest.warns(LeftOutWarning, match="files of the source changed since this was begun. 2 segments"):
+        report = convert(reader, target, workers=1)
     assert reader.prepared == [2, 3]
     assert (report.num_episodes, report.num_steps) == (4, 4 + 7 + 7 + 5)
 
@@ -219,6 +221,43 @@ def killed(action):
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("codecs", [{}, "jpeg"])
+def test_a_source_that_changed_meanwhile_is_warned_of_or_refused(codecs, folder, tmp_path):
+    target = tmp_path / "x.well"
+    killed(lambda: convert(Fetching(folder, 2, kill), target, codecs, workers=0))
+    write_folder(tmp_path / "longer", (*LENGTHS, 2))
+    (tmp_path / "longer" / "004.npz").rename(folder / "004.npz")
+    with pytest.raises(StoreExistsError, match=r"made of other things: source .*4 episodes.*, not .*5 episodes"):
+        convert(Fetching(folder), target, codecs, workers=0)
+    (folder / "004.npz").unlink()
+    os.utime(folder / "000.npz", ns=(0, 0))
+    with pytest.warns(LeftOutWarning, match="files of the source changed"):
+        convert(Fetching(folder), target, codecs, workers=0)
+    assert len(stepwell.open(target)) == 4
+
+
+def test_other_options_of_the_reader_are_another_source(folder, tmp_path):
+    target = tmp_path / "x.well"
+    (folder / "002.npz").rename(tmp_path / "whole")
+    (folder / "002.npz").write_bytes(b"no zip")
+    with pytest.raises(WorkerError, match="episode 2"):
+        convert(folder, target, workers=0, slow=0.0)
+    with pytest.raises(StoreExistsError, match=r"made of other things: source .*slow=0\.0.*, not .*slow=0\.001"):
+        convert(folder, target, workers=0, slow=0.001)
+
+
+def test_a_target_in_its_source_is_refused(folder, tmp_path):
+    (tmp_path / "link").symlink_to(folder)
+    for source in (folder, tmp_path / "link", FolderReader(folder)):
+        with pytest.raises(StepwellError, match=r"lies in .*, the source of the conversion"):
+            convert(source, folder / "x.well", workers=0)
+    convert(folder, tmp_path / "x.well", workers=0)
+    with pytest.raises(StepwellError, match=r"lies in .*, the source of the conversion"):
+        convert(tmp_path / "x.well", tmp_path / "x.well" / "segments" / "y.well", "jpeg", workers=0)
+    assert stepwell.open(tmp_path / "x.well").verify(deep=True).is_ok
+    assert not (folder / "x.well").exists() and not (tmp_path / "x.well" / "segments" / "y.well").exists()
 
 
 @pytest.mark.parametrize("resume", [True, False])

@@ -17,7 +17,14 @@ from typing import Any
 
 from stepwell.cli.inspecting import given_options
 from stepwell.codecs import make_codec
-from stepwell.errors import EpisodeNotFoundError, FormatError, SchemaError, StepwellError
+from stepwell.errors import (
+    EpisodeNotFoundError,
+    FormatError,
+    SchemaError,
+    StepwellError,
+    StoreBusyError,
+    StoreExistsError,
+)
 from stepwell.formats.conversion import convert, open_source
 from stepwell.formats.opening import open
 from stepwell.json_text import parse_json
@@ -110,12 +117,16 @@ def _told_how_to_go_on(target: Path) -> Iterator[None]:
     """Say, when a conversion ends too early, what is there and how to get the rest."""
     try:
         yield
-    except (StepwellError, KeyboardInterrupt):
-        plan = read_plan(target)
-        if plan is not None:
-            with open(target, mode="r") as store:
-                there = f"{len(store)} of {plan['num_items']} episodes"
-            print(f"{target}: {there} are there. The same command again makes the rest.", file=sys.stderr)
+    except (StoreExistsError, StoreBusyError):
+        # what is there is another conversion's
+        raise
+    except (StepwellError, OSError, KeyboardInterrupt):
+        with suppress(StepwellError):
+            plan = read_plan(target)
+            if plan is not None:
+                with open(target, mode="r") as store:
+                    there = f"{len(store)} of {plan['num_items']} episodes"
+                print(f"{target}: {there} are there. The same command again makes the rest.", file=sys.stderr)
         raise
 
 

@@ -77,10 +77,11 @@ def convert(
         workers: number of processes; default one a processor, 0 or 1 converts in this process. The new segments are the
             same, byte by byte, for every number.
         resume: keep what is finished when the conversion fails, or is interrupted or killed: the same call again does
-            the rest. Until all is there the target opens as any store, and shows what was written so far. False: a
-            store appears whole or not at all (a killed conversion leaves a hidden directory beside it, which the next
-            try at the same path removes), and a failure takes everything back. Default: True for a data set of another
-            system, False for a store.
+            the rest, and warns where files of a data set changed meanwhile: what is finished stays as it is. Until all
+            is there the target opens as any store, and shows what was written so far. False: a store appears whole or
+            not at all (a killed conversion leaves a hidden directory beside it, which the next try at the same path
+            removes), and a failure takes everything back. Default: True for a data set of another system, False for a
+            store.
         progress: a bar on stderr; default: when it is a terminal and tqdm is installed.
         trust: directories that links of a data set may lead to, beyond its own; True: anywhere. See `stepwell.open`.
         options: of the reader.
@@ -90,6 +91,7 @@ def convert(
 
     Raises:
         FeatureNotFoundError: a name that the source does not have.
+        StepwellError: a target in the directory of the source, or an option that is none.
         SchemaError: a codec that cannot store the feature, or a feature of another dtype or shape; nothing was written.
         EpisodeNotFoundError: there are no such episodes.
         StoreNotFoundError: no store and no data set at the path.
@@ -122,6 +124,7 @@ def convert(
         )
     _check_target(Path(local_path(target)), is_resumable=resume is not False)
     given = open_source(source, reader=reader, trust=trust, **options)
+    _check_is_outside(target, given)
     if isinstance(given, Reader):
         return _convert_reader(given, target, features, episodes, workers, resume is not False, progress)
     try:
@@ -218,6 +221,17 @@ def _check_target(target: Path, *, is_resumable: bool) -> None:
     is_taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
     if is_taken and not (is_resumable and (target / IMPORTING).exists()):
         raise StoreExistsError(f"{target} is there already. Choose another path, or remove it.")
+
+
+def _check_is_outside(target: str | os.PathLike[str], source: Store | Reader) -> None:
+    """Refuse a target in the directory of its source, whose files it would become some of."""
+    place = Path(target).resolve()
+    for part in str(source.source if isinstance(source, Reader) else source.path).split("\n"):
+        if "://" not in part and os.path.isdir(part) and place.is_relative_to(Path(part).resolve()):  # noqa: PTH112
+            raise StepwellError(
+                f"{target} lies in {part}, the source of the conversion: the new store would be a part of it. Choose a "
+                "path outside of it."
+            )
 
 
 def _chosen(count: int, episodes: Any) -> npt.NDArray[np.int64]:

@@ -64,6 +64,7 @@ class Reader(ABC):
         metadata: of the store to be; what JSON holds.
         dct: how JPEG files are decoded, "fast" or "exact": the option ``dct``, which every reader takes; None: as the
             features say. What makes a store of the reader obeys it, see `decoded_as`.
+        given_options: as given to `stepwell.convert` or `open_reader`; part of what an interrupted import is known by.
         own_files: the files of its episodes, where `files` names more: by their names and sizes a store in place is
             known to be the same on another machine. None (default): all.
         scratch: a directory for files that are needed while episodes are read, not made yet; who imports removes it.
@@ -79,6 +80,7 @@ class Reader(ABC):
     fps: float | None = None
     metadata: Mapping[str, Any] = {}
     dct: str | None = None
+    given_options: Mapping[str, Any] = {}
     own_files: Sequence[str] | None = None
     scratch: Path | None = None
 

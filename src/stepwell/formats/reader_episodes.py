@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,9 @@ import numpy.typing as npt
 
 from stepwell.codecs import codec_class
 from stepwell.errors import FormatError
+from stepwell.formats.options import option_key
 from stepwell.formats.reader import Reader
+from stepwell.formats.source_files import digest_of, entries_of
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_codec import FileCodec
 from stepwell.references.file_spans import SPAN_DTYPE, FileSpans
@@ -48,7 +51,18 @@ class ReaderEpisodes:
     @property
     def identity(self) -> str:
         """What an interrupted import is known by."""
-        return f"{self._reader.identity}; chosen {len(self._chosen)} {zlib.crc32(self._chosen.tobytes()):08x}"
+        options = "".join(f", {name}={option_key(value)}" for name, value in sorted(self._reader.given_options.items()))
+        return f"{self._reader.identity}{options}; chosen {len(self._chosen)} {zlib.crc32(self._chosen.tobytes()):08x}"
+
+    @property
+    def state(self) -> str:
+        """What changes when a file of the data set does: a digest, "" of files that are not on this machine."""
+        reader = self._reader
+        source = str(reader.source)
+        if "://" in source:
+            return ""
+        paths = type(reader).files(source, **reader.given_options)
+        return digest_of(entries_of([path for path in paths if os.path.isfile(path)]))  # noqa: PTH113  many files
 
     @property
     def edges(self) -> list[int] | None:

@@ -240,6 +240,7 @@ def made_reader(kind: type[Reader], address: Address) -> Reader:
     reader = kind(address.source, **{name: value for name, value in address.options.items() if name not in common})
     for name, value in common.items():
         setattr(reader, name, value)
+    reader.given_options = address.options
     return reader
 
 

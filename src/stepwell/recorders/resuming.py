@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import time
+import warnings
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -27,11 +28,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import CorruptSegmentError, StoreBusyError, StoreExistsError
+from stepwell.errors import CorruptSegmentError, LeftOutWarning, StoreBusyError, StoreExistsError
 from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.json_text import open_json, seal_json
 from stepwell.recorders.sources import cut
 from stepwell.schema import Schema
+from stepwell.sizes import counted
 from stepwell.store import Store, create, layout, open
 from stepwell.store.beneath import read_file
 from stepwell.store.layout import (
@@ -68,6 +70,8 @@ class Plan:
     fps: float | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     edges: tuple[int, ...] | None = None
+    # of the source's files, which may change: one that was damaged is mended
+    state: str = ""
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
@@ -84,6 +88,8 @@ class Plan:
         record: dict[str, Any] = {**asdict(self), "fps": fps, "schema": self.schema.to_json()}
         if self.edges is None:
             del record["edges"]
+        if not self.state:
+            del record["state"]
         return dict(json.loads(json.dumps(record)))
 
 
@@ -125,6 +131,7 @@ class Unfinished:
             if differences:
                 self._start_over(differences)
             self.finished = self._drop_halves()
+            self._warn_of_change()
         except BaseException:
             self._lock.release()
             raise
@@ -185,12 +192,24 @@ class Unfinished:
     def _differences(self) -> list[str]:
         """Return in what the plan is another than that of the call that began."""
         before, after = read_plan(self._path) or {}, self.plan.to_json()
-        other = [name for name in {**after, **before} if before.get(name) != after.get(name)]
+        other = [name for name in {**after, **before} if before.get(name) != after.get(name) and name != "state"]
         if "source" in other:
             # what is of another source differs in most things, and they say no more
             return [_difference("source", before, after)]
         features = [name for name in other if name == "schema"] and _differing(before.get("schema"), after["schema"])
         return [*features, *(_difference(name, before, after) for name in other if name != "schema")]
+
+    def _warn_of_change(self) -> None:
+        """Warn of files of the source that are others than when the recording began."""
+        before = (read_plan(self._path) or {}).get("state", "")
+        if self.finished and before and self.plan.state and before != self.plan.state:
+            warnings.warn(
+                f"{self._path}: files of the source changed since this was begun. "
+                f"{counted(len(self.finished), 'segment')} made before stay as they are; if the source is another now, "
+                "remove the target and begin again.",
+                LeftOutWarning,
+                stacklevel=2,
+            )
 
     def _recorded_spans(self) -> list[tuple[int, int]]:
         record = read_plan(self._path) or {}

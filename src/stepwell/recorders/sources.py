@@ -78,7 +78,8 @@ class Chunk:
 class HasSpans(Protocol):
     """A source with a length that fetches files before they are read and removes them afterwards.
 
-    It may also have an ``identity``, a text by which a call that resumes a recording recognizes the source.
+    It may also have an ``identity``, a text by which a call that resumes a recording recognizes the source, and a
+    ``state``, a text that is another one when its files changed: a call that resumes warns.
     """
 
     def prepare(self, spans: Sequence[tuple[int, int]], /) -> None:

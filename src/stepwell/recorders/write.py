@@ -308,6 +308,7 @@ class _Recording:
             settings.fps,
             dict(settings.metadata or {}),
             settings.edges,
+            str(getattr(self._source, "state", "")),
         )
         self._unfinished = Unfinished(target, plan)
         self._store = self._unfinished.store

@@ -331,6 +331,39 @@ def test_a_thread_that_is_alone_does_not_wait_for_the_first_draw_either(path: Pa
     assert Child(act_and_learn).wait() == 0
 
 
+@pytest.mark.parametrize("num_envs", [0, 3])
+def test_recorders_of_other_processes_wait_as_writers_do(tmp_path: Path, num_envs: int) -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    from stepwell.recorders import EpisodeRecorder, VectorRecorder, schema_of
+
+    env = gymnasium.make("CartPole-v1")
+    store = stepwell.create(tmp_path / "cart.well", schema_of(env), capacity=1_000)
+
+    def play() -> None:
+        target = stepwell.open(store.path)
+        if num_envs:
+            envs = gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="sync")
+            recorder: Any = VectorRecorder(envs, target)
+        else:
+            recorder = EpisodeRecorder(env, target)
+        with recorder:
+            recorder.reset(seed=0)
+            for _ in range(120):
+                *_, terminated, truncated, _ = recorder.step(recorder.action_space.sample())
+                if not num_envs and (terminated or truncated):
+                    recorder.reset()
+
+    table = Table(store, limiter=SampleToInsertRatio(1.0, 5, 10.0), back_pressure="wait")
+    actor = Child(play)
+    while actor.is_running():
+        with suppress(RateLimitError):
+            table.sample(1, timeout=0.005)
+        assert table.info.num_pending <= 2 * max(num_envs, 1)
+    table.follow()
+    assert table.info.counts.samples > 100 and table.info.num_missed == 0
+    table.close()
+
+
 def test_a_table_that_goes_on_from_a_state_holds_writers_as_before(path: Path, tmp_path: Path) -> None:
     store = stepwell.open(path)
     table = Table(store, limiter=SampleToInsertRatio(1.0, 2, (-3.0, 4.0)), back_pressure="refuse")

@@ -53,6 +53,18 @@ def check(slots: Slots, held: dict[int, int], chosen: Any) -> None:
     np.testing.assert_array_equal(found["following"][:, 0], np.where(is_there, expected + 100_000, 0))
 
 
+def test_a_slot_whose_step_was_dropped_holds_none() -> None:
+    store = stepwell.create(":memory:", SCHEMA, capacity=100)
+    slots = Slots(store, 6, FIELDS)
+    with store.vector_writer(1) as writer:
+        ids = writer.append_batch(rows(np.arange(1, 7)[:, None]))[:, 0]
+        slots.put(np.arange(6), ids)
+        slots.put(np.arange(6), np.where(np.arange(6) % 3 == 2, -1, ids))
+        assert slots.read(np.arange(5))["number"].tolist() == [1, 2, 0, 4, 5]
+        slots.put(np.arange(2), np.full(2, -1))
+        assert slots.read(np.arange(-1, 4))["number"].tolist() == [0, 0, 0, 0, 4]
+
+
 def test_what_follows_from_episodes_is_refused() -> None:
     store = stepwell.create(":memory:", SCHEMA, capacity=100)
     slots = Slots(store, 10, {"step_index": "step_index"})

@@ -47,7 +47,15 @@ class Slots:
         self._rows = np.full(num_slots + 1, -1, np.int64)
 
     def put(self, slots: Int64s, ids: Int64s) -> None:
-        """Let slots (int64 [n]) hold the steps of ids (int64 [n], as they came), which the ring keeps as long."""
+        """Let slots (int64 [n]) hold the steps of ids (int64 [n], as they came), which the ring keeps as long.
+
+        Those of steps that were dropped, whose id is -1, hold none.
+        """
+        if ids.min(initial=0) < 0:
+            self._rows[slots] = -1
+            slots, ids = slots[ids >= 0], ids[ids >= 0]
+            if not len(ids):
+                return
         ordinals, rows = split_id(ids)
         if ordinals[-1] >= len(self._segments.numbers):
             self._segments.take(np.unique(ordinals).tolist())

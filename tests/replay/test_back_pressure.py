@@ -21,6 +21,7 @@ from stepwell.errors import RateLimitError, ReadOnlyError, TableError
 from stepwell.replay.limiters import Limiter, MinSize, Queue, SampleToInsertRatio
 from stepwell.replay.patterns import Pattern
 from stepwell.replay.tables import Table
+from stepwell.store import back_pressure
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork"),
@@ -29,6 +30,7 @@ pytestmark = [
 SCHEMA = {"x": Array(final=True), "n": Array((), "int64")}
 # of a test that does not hang: nothing waits so long
 PATIENCE = 60.0
+DIED = 9
 
 
 class Child:
@@ -211,6 +213,76 @@ def test_learners_that_are_killed_at_any_moment_hold_nobody(path: Path) -> None:
         for learner in learners:
             learner.kill()
     assert [actor.wait() for actor in actors] == [0, 0]
+
+
+def die_at(number: int) -> None:
+    """End this process at the so-manieth line of `stepwell.store.back_pressure` that it runs."""
+    left = number
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal left
+        if event == "line":
+            left -= 1
+            if left == 0:
+                os._exit(DIED)
+        return trace
+
+    def enter(frame: Any, *_: Any) -> Any:
+        return trace if frame.f_code.co_filename == back_pressure.__file__ else None
+
+    sys.settrace(enter)
+
+
+def test_a_learner_that_dies_at_any_line_holds_nobody(path: Path) -> None:
+    def learn(line: int) -> None:
+        die_at(line)
+        table = Table(stepwell.open(path), limiter=Queue(2), back_pressure="refuse")
+        table.sample(2, timeout=PATIENCE)
+        table.close()
+
+    with stepwell.open(path).writer() as writer:
+        for n in range(4):
+            writer.append(x=n, n=n)
+        # loads what the children would load again
+        Table.queue(stepwell.open(path), max_size=2).sample(2)
+        line = 1
+        while (status := Child(learn, line).wait()) == DIED:
+            # whatever the table has said so far
+            for n in range(4):
+                writer.append(x=n, n=n)
+            line += 1
+        assert status == 0 and line > 40
+        table = Table.queue(stepwell.open(path), max_size=2, back_pressure="refuse")
+        with pytest.raises(RateLimitError):
+            for n in range(4):
+                writer.append(x=n, n=n)
+        table.close()
+
+
+def test_a_writer_that_dies_at_any_line_leaves_the_limits_as_they_are(path: Path) -> None:
+    def write(line: int) -> None:
+        writer = stepwell.open(path).writer()
+        die_at(line)
+        with pytest.raises(RateLimitError):
+            while True:
+                writer.append(x=0, n=0)
+        writer.close()
+
+    # 4 of an insert's samples are owed; the rest is room
+    table = Table(stepwell.open(path), limiter=SampleToInsertRatio(1.0, 1, (-2.0, 3.0)), back_pressure="refuse")
+    line = 1
+    while (status := Child(write, line).wait()) == DIED:
+        with suppress(RateLimitError):
+            table.sample(1, timeout=0)
+        assert table.info.num_pending <= 2
+        line += 2
+    assert status == 0 and line > 20
+    for _ in range(5):
+        assert Child(write, 0).wait() == 0
+        table.follow()
+        assert not table.can_insert(1) and table.info.num_pending <= 1
+        table.sample(2, timeout=PATIENCE)
+    table.close()
 
 
 def test_of_two_learners_the_slower_one_holds_the_writers(path: Path) -> None:

@@ -451,30 +451,34 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.seed = int(np.random.randint(2**31)) if seed is None else seed
         super().__init__(*args, **options)
 
+    def _begin(self, path: str | os.PathLike[str] | None) -> None:
+        super()._begin(path)
+        self._targets_of_n = targets = transition_fields(self._names, n_step=self.n_steps, discount=self.gamma)
+        size = self.buffer_size * self.n_envs
+        self._table = Table(
+            self.store, sampler=Prioritized(self.alpha), pattern=targets.pattern, max_size=size, seed=self.seed
+        )
+        self._loaders: dict[int, ReplayLoader] = {}
+
     @property
     def table(self) -> Table:
         """The table of the transitions."""
-        return self._parts[0]
-
-    @cached_property
-    def _parts(self) -> tuple[Table, Any]:
-        targets = transition_fields(self._names, n_step=self.n_steps, discount=self.gamma)
-        size = self.buffer_size * self.n_envs
-        sampler = Prioritized(self.alpha)
-        return Table(self.store, sampler=sampler, pattern=targets.pattern, max_size=size, seed=self.seed), targets
-
-    @cached_property
-    def _loaders(self) -> dict[int, ReplayLoader]:
-        return {}
+        return self._table
 
     def _loader(self, batch_size: int) -> ReplayLoader:
         loader = self._loaders.get(batch_size)
         if loader is None:
-            table, targets = self._parts
+            targets = self._targets_of_n
             # read at each draw: CleanRL's Rainbow assigns a new one each step
             beta = self.beta if callable(self.beta) or isinstance(self.beta, tuple) else lambda _: self.beta
-            options = {"beta": beta, "transform": targets.transform, "timeout": 0.0}
-            loader = self._loaders[batch_size] = ReplayLoader(table, targets.fields, batch_size=batch_size, **options)
+            loader = self._loaders[batch_size] = ReplayLoader(
+                self._table,
+                targets.fields,
+                batch_size=batch_size,
+                beta=beta,
+                transform=targets.transform,
+                timeout=0.0,
+            )
         return loader
 
     def sample(self, batch_size: int, env: Any = None) -> PrioritizedReplayBufferSamples:

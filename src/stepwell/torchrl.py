@@ -8,20 +8,23 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import MissingDependencyError, TableError
 from stepwell.replay.slots import Slots
-from stepwell.schema import Array, Feature
+from stepwell.schema import Array, Feature, is_feature_name
 from stepwell.store import create
 
 try:
     import torch
-    from tensordict import TensorDict
+    from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor, is_tensorclass
+    from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
     from torchrl.data.replay_buffers.storages import Storage
 except ImportError as error:
     raise MissingDependencyError.of("torchrl", "torchrl") from error
@@ -29,6 +32,29 @@ except ImportError as error:
 __all__ = ["StepwellStorage"]
 
 Int64s = npt.NDArray[np.int64]
+
+
+# what a checkpoint has beside the elements, under the name that TorchRL's have
+METADATA = "storage_metadata.json"
+
+
+class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]
+    """Save the elements as TorchRL's storages do, as files that are mapped, and which one comes next."""
+
+    def dumps(self, storage: StepwellStorage, path: str | os.PathLike[str]) -> None:
+        """Write the elements into a directory."""
+        state = storage.state_dict()
+        if state["elements"] is None:
+            raise TableError("a storage without elements has nothing to save.")
+        state["elements"].memmap(path, copy_existing=True)
+        metadata = {"metadata": {}, "is_pytree": False, "len": len(storage), "next": state["next"]}
+        Path(path, METADATA).write_text(json.dumps(metadata), encoding="utf-8")
+
+    def loads(self, storage: StepwellStorage, path: str | os.PathLike[str]) -> None:
+        """Take the elements of a directory into a storage without elements; those of TensorStorage, too."""
+        metadata = json.loads(Path(path, METADATA).read_text(encoding="utf-8"))
+        elements = TensorDict.load_memmap(path)[: metadata["len"]]
+        storage.load_state_dict({"elements": elements, "next": metadata.get("next", 0)})
 
 
 class StepwellStorage(Storage):  # type: ignore[misc]
@@ -46,18 +72,27 @@ class StepwellStorage(Storage):  # type: ignore[misc]
 
     Notes:
         Elements are written in the order of their positions, round and round, as ``TensorDictRoundRobinWriter`` does;
-        they cannot be changed afterwards. Batches are in the memory of the CPU.
+        they cannot be changed afterwards. Batches are in the memory of the CPU. ``dumps`` writes the files of TorchRL's
+        tensor storages, and ``loads`` takes theirs while they are not full. A pickle has the elements.
     """
+
+    _default_checkpointer = Checkpointer
 
     def __init__(self, max_size: int, *, path: str | os.PathLike[str] | None = None) -> None:
         super().__init__(max_size)
         self._path = ":memory:" if path is None else os.fspath(path)
         self.device = torch.device("cpu")
+        self._clear()
+
+    def _clear(self) -> None:
         self.store: Any = None
+        self._columns: list[_Column] = []
         self._num = self._next = 0
 
-    def _begin(self, columns: dict[str, npt.NDArray[Any]]) -> None:
-        schema: dict[str, Feature] = {name: Array(rows.shape[1:], rows.dtype) for name, rows in columns.items()}
+    def _begin(self, elements: Any) -> None:
+        self._kind = type(elements) if is_tensorclass(elements) else None
+        self._columns = _columns_of(elements)
+        schema = {column.name: column.feature for column in self._columns}
         self.store = create(self._path, schema, capacity=self.max_size)
         self._writer = self.store.vector_writer(1)
         self._slots = Slots(self.store, self.max_size, {name: name for name in schema})
@@ -74,7 +109,8 @@ class StepwellStorage(Storage):  # type: ignore[misc]
             set_cursor: whether these are the newest elements.
 
         Raises:
-            TableError: other positions than those that come next.
+            TableError: other positions than those that come next, or what a ring cannot hold: other keys than those of
+                the first elements, and what is no tensor.
         """
         positions = np.asarray(cursor, np.int64).reshape(-1)
         if not len(positions):
@@ -85,19 +121,20 @@ class StepwellStorage(Storage):  # type: ignore[misc]
                 f"positions from {positions[0]} on, and {self._next} comes next: a ring is written in order. Use a "
                 "round-robin writer, and add changed elements as new ones."
             )
+        if not isinstance(data, TensorDictBase) and not is_tensorclass(data):
+            raise TableError(
+                f"elements of {type(data).__name__}. A StepwellStorage has TensorDicts and tensor classes."
+            )
         batch = data if np.ndim(cursor) else data.unsqueeze(0)
-        columns = {
-            key if isinstance(key, str) else ".".join(key): batch.get(key).detach().cpu().contiguous().numpy()
-            for key in batch.keys(include_nested=True, leaves_only=True)
-        }
         if self.store is None:
-            self._keys = {
-                key if isinstance(key, str) else ".".join(key): key
-                for key in batch.keys(include_nested=True, leaves_only=True)
-            }
-            self._begin(columns)
-        ids = self._writer.append_batch({name: rows[:, None] for name, rows in columns.items()})
-        self._slots.put(positions, ids[:, 0])
+            self._begin(batch)
+        keys, known = _keys_of(batch), [column.key for column in self._columns]
+        if set(keys) != set(known):
+            raise TableError(f"an element with the keys {keys}. Those before it have {known}.")
+        ids = self._writer.append_batch({each.name: each.rows(batch.get(each.key))[:, None] for each in self._columns})
+        # more than there are slots for: the last ones stay
+        kept = slice(-self.max_size, None)
+        self._slots.put(positions[kept], ids[kept, 0])
         self._next = int(positions[-1] + 1) % self.max_size
         self._num = max(self._num, min(self._num + len(positions), self.max_size))
         self._set_last_cursor(cursor)
@@ -107,14 +144,22 @@ class StepwellStorage(Storage):  # type: ignore[misc]
         """Return the element at a position, or a TensorDict [n] of several: int [n], or a slice."""
         if isinstance(index, tuple):
             (index,) = index
-        positions = np.asarray(np.arange(self._num)[index] if isinstance(index, slice) else index, np.int64)
+        if isinstance(index, slice):
+            index = np.arange(self._num)[index]
+        positions = np.asarray(index)
+        if positions.dtype == np.bool_:
+            positions = np.flatnonzero(positions)
+        positions = positions.astype(np.int64, copy=False)
         if positions.size and (positions.min() < -self._num or positions.max() >= self._num):
-            raise IndexError(f"position {positions.max()} of {self._num} elements.")
+            raise IndexError(f"positions {positions.min()} to {positions.max()} of {self._num} elements.")
+        if self.store is None:
+            return TensorDict({}, batch_size=positions.shape)
         values = self._slots.read(positions.reshape(-1) % max(self._num, 1))
         found = TensorDict({}, batch_size=[positions.size])
-        for name, key in self._keys.items():
-            found.set(key, torch.from_numpy(values[name]))
-        return found.reshape(positions.shape)
+        for column in self._columns:
+            found.set(column.key, torch.from_numpy(values[column.name]).view(column.dtype))
+        found = found.reshape(positions.shape)
+        return found if self._kind is None else self._kind.from_tensordict(found)
 
     def contains(self, item: Any) -> Any:
         """Return whether there is an element at a position, or at each of several."""
@@ -137,6 +182,19 @@ class StepwellStorage(Storage):  # type: ignore[misc]
         order = (torch.arange(len(elements)) + first) % self.max_size
         self.set(order, elements[order])
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle has: the elements; they are loaded into a ring in memory."""
+        state: dict[str, Any] = super().__getstate__()
+        for name in ("store", "_writer", "_slots"):
+            state.pop(name, None)
+        return state | {"elements": self.state_dict(), "_path": ":memory:"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        elements = state.pop("elements")
+        super().__setstate__(state)
+        self._clear()
+        self.load_state_dict(elements)
+
     def _empty(self) -> None:
         self._num = self._next = 0
         self._bump_mutation_revision()
@@ -148,3 +206,55 @@ class StepwellStorage(Storage):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"StepwellStorage({self._num} of {self.max_size} elements in {self._path})"
+
+
+class _Column(NamedTuple):
+    """A feature of the ring that holds a key of the elements."""
+
+    name: str
+    key: Any
+    dtype: torch.dtype
+    feature: Feature
+
+    def rows(self, values: torch.Tensor) -> npt.NDArray[Any]:
+        """Return tensors [n, ...] as rows of the feature."""
+        if values.dtype != self.dtype:
+            raise TableError(f"key {self.key!r}: {values.dtype}, and elements before have {self.dtype}.")
+        return _as_numpy(values)
+
+
+def _columns_of(elements: Any) -> list[_Column]:
+    """Return a column for each key of elements [n]."""
+    columns: list[_Column] = []
+    for number, key in enumerate(_keys_of(elements)):
+        values = elements.get(key)
+        name = key if isinstance(key, str) else ".".join(key)
+        # keys ("a", "b") and "a.b" may both be there, and files cannot have all names
+        if not is_feature_name(name) or any(column.name == name for column in columns):
+            name = f"key.{number}"
+        rows = _as_numpy(values)
+        columns.append(_Column(name, key, values.dtype, Array(rows.shape[1:], rows.dtype)))
+    return columns
+
+
+def _keys_of(elements: Any) -> list[Any]:
+    """Return the keys of all tensors, nested ones as tuples; TableError where something else is there."""
+    keys = []
+    for key in elements.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
+        value = elements.get(key)
+        if not isinstance(value, torch.Tensor):
+            raise TableError(
+                f"key {key!r} has {type(value).__name__}. A StepwellStorage has tensors of one shape only."
+            )
+        keys.append(key)
+    return keys
+
+
+def _as_numpy(values: torch.Tensor) -> npt.NDArray[Any]:
+    """Return tensors as numpy has them; the bytes of others, bfloat16 for one, as integers."""
+    values = values.detach().cpu().contiguous()
+    try:
+        rows: npt.NDArray[Any] = values.numpy()
+    except TypeError:
+        rows = values.view({1: torch.uint8, 2: torch.int16}[values.itemsize]).numpy()
+    return rows

@@ -319,6 +319,7 @@ def test_a_writer_of_another_process_is_refused_and_says_by_which_table(path: Pa
 def test_steps_that_are_dropped_are_counted_and_leave_no_window_over_a_gap(path: Path) -> None:
     table = Table.queue(stepwell.open(path), max_size=5, pattern=Pattern(length=2, ends="drop"), back_pressure="drop")
     actors = [Child(act, path, 400) for _ in range(2)]
+    until(lambda: table.follow() >= 0 and table.info.num_dropped > 0)
     while any(actor.is_running() for actor in actors):
         with suppress(RateLimitError):
             table.sample(2, timeout=0.001)

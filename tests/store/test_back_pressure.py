@@ -157,6 +157,19 @@ def test_a_page_of_a_later_release_holds_nobody_and_is_not_written(ring: stepwel
     gate.close()
 
 
+def test_a_writer_that_may_go_on_asks_the_system_for_nothing(
+    ring: stepwell.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, writer = gate_of(ring, "wait"), writer_gate(ring)
+    gate.publish(1 << 62)
+    assert writer.admits(1)
+    for name in ("is_byte_locked", "locked_store", "os", "threading", "time"):
+        monkeypatch.delattr(f"stepwell.store.back_pressure.{name}")
+    assert writer.admits(10, 2) and writer.admits(1)
+    monkeypatch.undo()
+    gate.close()
+
+
 @pytest.fixture
 def dropping(ring: stepwell.Store) -> Iterator[TableGate]:
     gate = gate_of(ring, "drop")
@@ -211,6 +224,72 @@ def test_a_discarded_episode_has_no_part_left_beside_a_gap(ring: stepwell.Store,
         let_in(dropping, 1)
         writer.append(x=8, n=8)
     assert [episode["n"].tolist() for episode in ring] == [[8]]
+
+
+CALLS = st.one_of(
+    st.tuples(st.just("append"), st.just(1)),
+    st.tuples(st.just("batch"), st.integers(1, 9)),
+    st.tuples(st.just("end"), st.integers(0, 1)),
+    st.tuples(st.just("discard"), st.just(0)),
+    st.tuples(st.just("let in"), st.integers(-1, 30)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(CALLS, min_size=5, max_size=60))
+def test_what_a_writer_keeps_is_what_a_model_keeps(calls: list[tuple[str, int]]) -> None:
+    # episodes of more than a few dozen steps are cut
+    ring = stepwell.create(":memory:", SCHEMA, capacity=100_000, segment_bytes=200)
+    gate = gate_of(ring, "drop")
+    room, count, kept, num_dropped = 1 << 60, 0, [], 0
+    # of the open episode: its parts, each with its final value, and whether the last one goes on
+    parts: list[tuple[list[int], float | None]] = []
+    is_open = has_steps = False
+    with ring.writer() as writer:
+        for call, number in calls:
+            if call in ("append", "batch"):
+                numbers, has_steps, is_let_in = list(range(count, count + number)), True, room > 0
+                count += number
+                if is_let_in:
+                    parts += [] if is_open else [([], None)]
+                    parts[-1][0].extend(numbers)
+                    room -= number
+                else:
+                    num_dropped += number
+                    if is_open:
+                        parts[-1] = (parts[-1][0], float(numbers[0]))
+                is_open = is_let_in
+                step = {"x": np.array(numbers, np.float32), "n": np.array(numbers)}
+                found = writer.append_batch(step) if call == "batch" else writer.append(x=numbers[0], n=numbers[0])
+                assert (found == -1) == (not is_let_in)
+            elif call == "end" and has_steps:
+                if is_open and number:
+                    parts[-1] = (parts[-1][0], -1.0)
+                writer.end_episode(final={"x": -1.0} if number else None)
+                kept, parts, is_open, has_steps = [*kept, *parts], [], False, False
+            elif call == "discard":
+                writer.discard_episode()
+                parts, is_open, has_steps = [], False, False
+            elif call == "let in":
+                let_in(gate, number)
+                room = number
+        assert writer.num_dropped == gate.num_dropped == num_dropped
+    gate.close()
+    assert joined(ring) == [*kept, *parts]
+    assert ring.verify(deep=True).is_ok
+
+
+def joined(ring: stepwell.Store) -> list[tuple[list[int], float | None]]:
+    """Return the steps and the final value of each episode, with those that the ring cut as one."""
+    found: list[tuple[list[int], float | None]] = []
+    goes_on = False
+    for episode in ring:
+        numbers, final = episode["n"].tolist(), final_of(episode)
+        if goes_on:
+            numbers = found.pop()[0] + numbers
+        found.append((numbers, final))
+        goes_on = episode.goes_on
+    return found
 
 
 def test_a_vector_step_is_dropped_for_all_environments_that_step(ring: stepwell.Store, dropping: TableGate) -> None:

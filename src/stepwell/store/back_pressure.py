@@ -273,7 +273,7 @@ class TableGate:
     def publish(self, room: int) -> None:
         """Let writers go on for so many items beyond those that were there at the last `look`."""
         per_item = max(self._weights)
-        self._words[self._at + LIMIT] = min(self._seen + per_item * room, OPEN)
+        self._words[self._at + LIMIT] = min(self._seen + per_item * room, OPEN - 1)
 
     def note_draw(self) -> None:
         """Say which thread draws: it cannot wait for itself."""

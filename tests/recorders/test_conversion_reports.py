@@ -41,6 +41,24 @@ def test_what_has_no_difference_is_wholly_wrong(before, after):
     assert mean_square_error(before, after) == 1.0
 
 
+@pytest.mark.parametrize("scale", [5e-324, 1e-200, 1e-170, 1.0, 1e170, 1e300])
+def test_floats_of_any_magnitude_are_measured(scale):
+    before, after = np.array([4.0, 2.0]) * scale, np.array([4.0, 4.0]) * scale
+    assert mean_square_error(before, after) == pytest.approx(0.125)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (np.array([1e-200, 1.0]), np.array([0.0, 1.0])),
+        (np.float32([0.0, 1.0]), np.float32([-0.0, 1.0])),
+        (np.int64([2**62]), np.int64([2**62 + 1])),
+    ],
+)
+def test_bytes_that_differ_are_never_lossless(before, after):
+    assert 0.0 < mean_square_error(before, after) < 1e-100
+
+
 def test_rows_are_summed_and_the_worst_is_named():
     found = Distortion().with_row(0.0, 0, 0).with_row(1e-4, 0, 1).with_row(1e-4, 7, 2).with_row(1e-6, 8, 3)
     assert (found.num_rows, found.episode, found.step) == (4, 0, 1)

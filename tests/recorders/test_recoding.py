@@ -1,3 +1,4 @@
+import errno
 import math
 import multiprocessing
 import os
@@ -17,6 +18,7 @@ import stepwell
 from stepwell import convert
 from stepwell.codecs.codec import codec_names
 from stepwell.errors import (
+    DiskFullError,
     EpisodeNotFoundError,
     FeatureNotFoundError,
     SchemaError,
@@ -27,6 +29,7 @@ from stepwell.errors import (
 )
 from stepwell.progress import NoBar
 from stepwell.recorders.recoding import Recoding
+from stepwell.store.beneath import disk_error
 from stepwell.testing import tiny_store
 
 pytest.importorskip("simplejpeg")
@@ -342,6 +345,29 @@ def test_a_failure_of_a_conversion_that_may_be_resumed_keeps_what_is_finished(tm
     file.write_bytes(whole)
     report = convert(store, tmp_path / "b.well", {"camera": "raw"}, workers=1, resume=True)
     assert report.features == convert(store, tmp_path / "c.well", {"camera": "raw"}, workers=1).features
+    assert content(stepwell.open(tmp_path / "b.well")) == content(store)
+
+
+@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_full_disk_is_told_as_such_and_the_next_call_goes_on(tmp_path, monkeypatch, resume, is_known):
+    monkeypatch.setattr("stepwell.recorders.recoding.LEAST_CHUNK_BYTES", 1)
+    store, merge = record(tmp_path / "a.well", segment_bytes=1), Recoding._merge
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "camera.bin")
+
+    def merge_two(self, made, chunk, advance):
+        if chunk.ordinal == 2:
+            raise disk_error(full, 0, made) if is_known else full
+        return merge(self, made, chunk, advance)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Recoding, "_merge", merge_two)
+        with pytest.raises(DiskFullError, match="no space left to write") as caught:
+            convert(store, tmp_path / "b.well", {"camera": "png"}, workers=0, resume=resume)
+        assert caught.value.errno == errno.ENOSPC
+        assert ("nothing of it is left" in str(caught.value)) != resume
+        assert (tmp_path / "b.well").exists() == resume
+    convert(store, tmp_path / "b.well", {"camera": "png"}, workers=0, resume=resume)
     assert content(stepwell.open(tmp_path / "b.well")) == content(store)
 
 

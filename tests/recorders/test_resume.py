@@ -260,6 +260,19 @@ def test_the_lock_of_a_record_that_was_replaced_is_none(tmp_path, monkeypatch):
         resuming.Unfinished(tmp_path / "x.well", plan)
 
 
+def test_a_disk_that_fails_once_more_does_not_hide_why(tmp_path, folder, monkeypatch):
+    def fail(self):
+        raise OSError("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(resuming.Unfinished, "_drop_halves", lambda self: frozenset())
+        patched.setattr(resuming, "remove_directory", fail)
+        spoil(tmp_path / "x.well", folder)
+    marks(folder)
+    assert len(record(tmp_path / "x.well", sources.MarkedEpisodes(folder))) == 12
+    assert marks(folder) == [str(i) for i in range(6, 12)]
+
+
 def test_a_failure_at_the_very_end_lets_the_next_call_go_on(tmp_path, folder, monkeypatch):
     def fail(path):
         raise OSError("no answer")

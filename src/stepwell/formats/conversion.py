@@ -100,6 +100,7 @@ def convert(
         StoreBusyError: an episode is still being recorded, or the source was compacted meanwhile; or another process is
             at the target.
         StoreExistsError: something is at the target that is no unfinished conversion of the same source and codecs.
+        DiskFullError: no space left for the target.
         WorkerError: an episode that could not be read or written; the message names it and says why.
 
     Example:

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, Protocol, cast
 
-from stepwell.errors import StepwellError, WorkerError
+from stepwell.errors import DiskFullError, StepwellError, WorkerError
 from stepwell.progress import RateBar
-from stepwell.store.beneath import FULL
+from stepwell.store.beneath import disk_error
 
 __all__ = [
     "ITEM",
@@ -123,7 +123,7 @@ def run_chunks(
 
     Raises:
         WorkerError: an item that could not be written, a worker that was killed, or a job that cannot be sent.
-        OSError: the disk is full.
+        DiskFullError: the disk is full.
 
     Notes:
         Workers ignore Ctrl-C, which the parent handles, and end by themselves when the parent is killed. After any
@@ -152,21 +152,24 @@ class Failure:
     reason: str
     trace: str
     noun: str = "item"
-    full_disk: tuple[int, str] | None = None
+    # the number of the error
+    full_disk: int | None = None
 
     @classmethod
     def of(cls, item: int | None, error: BaseException, noun: str = "item") -> Failure:
         """Describe an error that is being handled; errors of stepwell's say enough without a trace."""
         trace = "" if isinstance(error, StepwellError) else "".join(traceback.format_exception(error))
-        is_full = isinstance(error, OSError) and error.errno in FULL and not isinstance(error, StepwellError)
-        full_disk = (error.errno or 0, str(error.filename or "")) if isinstance(error, OSError) and is_full else None
-        return cls(item, f"{type(error).__name__}: {error}", trace, noun, full_disk)
+        full = disk_error(error, 0, str(error.filename or "a file")) if isinstance(error, OSError) else error
+        if isinstance(full, DiskFullError):
+            return cls(item, str(full), "", noun, full.errno)
+        return cls(item, f"{type(error).__name__}: {error}", trace, noun)
 
-    def to_error(self) -> WorkerError | OSError:
+    def to_error(self) -> WorkerError | DiskFullError:
         """Return the error for the caller: of a full disk as such, any other names the item."""
         if self.full_disk is not None:
-            number, path = self.full_disk
-            return OSError(number, os.strerror(number), path)
+            full = DiskFullError(self.reason)
+            full.errno = self.full_disk
+            return full
         where = "a worker could not begin" if self.item is None else f"{self.noun} {self.item} could not be written"
         return WorkerError(f"{where}: {self.reason}\n\n{self.trace}".rstrip())
 

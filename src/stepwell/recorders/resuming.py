@@ -143,7 +143,9 @@ class Unfinished:
         if kind is None:
             self.end()
         else:
-            self.leave()
+            # the error that is under way says more than one of this
+            with suppress(OSError):
+                self.leave()
 
     def end(self) -> None:
         """All of it is there and on the disk: from now on it is a store like any other."""

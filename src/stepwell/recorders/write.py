@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence, Sized
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, ClassVar, cast
@@ -252,7 +253,9 @@ class _Recording:
             if self._unfinished is not None:
                 self._unfinished.end()
         except BaseException:
-            self._undo()
+            # this error says more than one of the undoing
+            with suppress(OSError):
+                self._undo()
             raise
         shutil.rmtree(f"{self._store.path}/{RESULTS}", ignore_errors=True)
         self._store.refresh()

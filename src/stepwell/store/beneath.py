@@ -208,7 +208,8 @@ def system_error(
         return error
     found: OSError
     if error.errno in FULL:
-        found = DiskFullError(f"no space left for {num_bytes} bytes of {path}. What was committed is safe; {GO_ON}")
+        what = f"for {num_bytes} bytes of" if num_bytes else "to write"
+        found = DiskFullError(f"no space left {what} {path}. What was committed is safe; {GO_ON}")
     elif error.errno in TOO_MANY:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         found = StoreFileError(

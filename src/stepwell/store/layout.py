@@ -38,7 +38,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import DiskFullError, StepwellError, StoreExistsError
+from stepwell.errors import DiskFullError, StoreExistsError
 from stepwell.files.addresses import local_path
 from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.schema import Feature
@@ -455,7 +455,7 @@ def _built(path: str | os.PathLike[str], check_free: Callable[[Path], None], nam
         if is_built and error.errno in TAKEN:
             # by another process, a moment ago
             check_free(target)
-        if error.errno in FULL and not isinstance(error, StepwellError):
+        if error.errno in FULL:
             full = DiskFullError(f"no space left to write {target}; nothing of it is left. Make room, and try again.")
             full.errno = error.errno
             raise full from error

@@ -19,6 +19,7 @@ import stepwell
 from stepwell import Array
 from stepwell.errors import RateLimitError, ReadOnlyError, TableError
 from stepwell.replay.limiters import Limiter, MinSize, Queue, SampleToInsertRatio
+from stepwell.replay.loader import ReplayLoader
 from stepwell.replay.patterns import Pattern
 from stepwell.replay.tables import Table
 from stepwell.store import back_pressure
@@ -454,6 +455,25 @@ def test_a_table_that_goes_on_from_a_state_holds_writers_as_before(path: Path, t
         again.sample(2)
         writer.append(x=0, n=0)
         again.close()
+
+
+@pytest.mark.parametrize("follow_seconds", [0.0, 100.0])
+def test_batches_of_a_loader_let_writers_go_on(path: Path, follow_seconds: float) -> None:
+    store = stepwell.open(path)
+    limiter = SampleToInsertRatio(4.0, 8, 40.0)
+    table = Table(store, limiter=limiter, back_pressure="refuse", follow_seconds=follow_seconds)
+    loader = ReplayLoader(table, {"n": "n"}, batch_size=16)
+    with store.writer() as writer:
+        num_written = 0
+        for drawn in range(20):
+            with suppress(RateLimitError):
+                while True:
+                    writer.append(x=num_written, n=num_written)
+                    num_written += 1
+            # 18 steps make 17 items; a batch of 16 pays for 4
+            assert num_written == 18 + 4 * drawn + (drawn > 0)
+            assert (next(loader)["n"] < num_written).all()
+    assert table.draws_in_one
 
 
 def test_what_cannot_hold_writers_says_so(path: Path, tmp_path: Path) -> None:

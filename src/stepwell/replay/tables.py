@@ -413,7 +413,7 @@ class Table:
     @property
     def draws_in_one(self) -> bool:
         """Whether `draw_batch` may be called: drawn uniformly or by priority, items stay, nobody waits or listens."""
-        return self._contents.draws_in_one and self._gate is None
+        return self._contents.draws_in_one
 
     def draw_batch(self, size: int, reader: PlaceReader, *drawing: Any) -> bool:
         """Draw items as `sample` and read them in one call of a kernel; return False where that does not do.
@@ -445,6 +445,9 @@ class Table:
                 has_grown, is_drawn = contents.draw_batch(growth, shape, size, pieces, *drawing, *gathering)
             if growth is not NO_GROWTH and not has_grown:
                 intake.grow(growth)
+            if self._gate is not None:
+                self._gate.note_draw()
+                self._publish()
             if self._changes.num_waiting:
                 self._changes.announce()
         return is_drawn
@@ -454,6 +457,8 @@ class Table:
         if self._drawn or self._follow_seconds:
             self._follow()
             return NO_GROWTH
+        if self._gate is not None:
+            self._gate.look()
         return self._intake.follow_but_growth() or NO_GROWTH
 
     def _try_sample(self, count: int) -> tuple[Sample, Ints] | None:

@@ -356,8 +356,9 @@ class Table:
             Exactly ``count`` rows.
 
         Raises:
-            RateLimitError: the limiter did not let so many be drawn in time. Rows that were drawn by then are not lost:
-                they are the first ones of the next call.
+            RateLimitError: the limiter did not let so many be drawn in time; without a time-out, where the thread that
+                draws is the only one that writes. Rows that were drawn by then are not lost: they are the first ones
+                of the next call.
             TableError: a count that is no whole number of 1 or more, or a time-out that is none.
         """
         checked_timeout(timeout)

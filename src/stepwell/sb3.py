@@ -14,16 +14,17 @@ arrays in memory, and written to the ring some hundred at a time: what comes aft
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import MissingDependencyError, RateLimitError, TableError
+from stepwell.kernels.signatures import load_kernels
+from stepwell.replay.batch_kernels import mark_changed_rows
 from stepwell.replay.loader import ReplayLoader
 from stepwell.replay.selectors import Prioritized
 from stepwell.replay.slots import Slots
@@ -35,14 +36,12 @@ from stepwell.windows import Field
 
 try:
     import torch
+    from gymnasium import spaces
     from stable_baselines3.common import buffers
     from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
     from stable_baselines3.her import her_replay_buffer
 except ImportError as error:
     raise MissingDependencyError.of("stable-baselines3", "sb3") from error
-
-if TYPE_CHECKING:
-    from gymnasium import spaces
 
 __all__ = [
     "DictReplayBuffer",
@@ -112,7 +111,8 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         self._begin(path)
 
     def _begin(self, path: str | os.PathLike[str] | None) -> None:
-        """Make the ring, its writers, and the arrays of what is not in it yet."""
+        """Make the ring, its writer, and the arrays of what is not in it yet."""
+        load_kernels(["stepwell.replay.batch_kernels.mark_changed_rows"])
         is_dict = isinstance(self.obs_shape, dict)
         shapes = self.obs_shape if is_dict else {"": self.obs_shape}
         spaces_of = self.observation_space.spaces if is_dict else {"": self.observation_space}
@@ -136,9 +136,10 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         self._staged = {
             key: np.zeros((room, num_envs, *feature.shape), feature.np_dtype) for key, feature in features.items()
         }
-        keys = [*observed, *(f"next_{name}" for name in observed), "action"]
-        self._targets = [(self._staged[key], self._staged[key].shape[1:]) for key in keys]
-        self._reward = self._staged["reward"]
+        staged, is_plain = self._staged, not is_dict and not isinstance(self.observation_space, spaces.Discrete)
+        self._plain = (staged[OBSERVATION], staged[NEXT]) if is_plain else None
+        self._action, self._reward = staged["action"], staged["reward"]
+        self._action_shape = self._action.shape[1:]
         self._done, self._timeout = np.zeros((2, room, num_envs), np.bool_)
         self._room, self._num_staged, self._num_written = room, 0, 0
         self._features = list(schema)
@@ -155,8 +156,8 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         timeouts: Any = False
         if self.handle_timeout_termination:
             timeouts = [info.get("TimeLimit.truncated", False) for info in infos]
-            # a list is slow to copy, and nearly always says nothing
-            timeouts = any(timeouts) and timeouts
+            # copied where it says anything, which is seldom
+            timeouts = any(timeouts) and np.array(timeouts)
         self._add(obs, next_obs, action, reward, done, timeouts)
 
     def _add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, timeouts: Any) -> None:  # noqa: PLR0917
@@ -164,12 +165,14 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         if at == self._room:
             self.flush()
             at = self._num_staged
-        values: tuple[Any, ...] = obs, next_obs, action
-        if self._keys is not None:
-            values = *(obs[key] for key in self._keys), *(next_obs[key] for key in self._keys), action
-        for (target, shape), array in zip(self._targets, values, strict=True):
-            # of another shape, too: those of discrete spaces have an axis less
-            target[at] = array if getattr(array, "shape", None) == shape else np.reshape(array, shape)
+        if self._plain is not None:
+            rows, following = self._plain
+            rows[at], following[at] = obs, next_obs
+        else:
+            self._put_observations(at, obs, next_obs)
+        if action.shape != self._action_shape:
+            action = action.reshape(self._action_shape)
+        self._action[at] = action
         self._reward[at] = reward
         self._done[at] = self.dones[position] = done
         self._timeout[at] = self.timeouts[position] = timeouts
@@ -177,6 +180,13 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         self.pos = position = position + 1
         if position == self.buffer_size:
             self.full, self.pos = True, 0
+
+    def _put_observations(self, at: int, obs: Any, next_obs: Any) -> None:
+        """Copy observations that are dicts, or of discrete spaces, which have an axis less."""
+        for number, name in enumerate(self._names):
+            for key, values in ((name, obs), (f"next_{name}", next_obs)):
+                rows = self._staged[key]
+                rows[at] = np.reshape(values if self._keys is None else values[self._keys[number]], rows.shape[1:])
 
     def flush(self) -> None:
         """Write to the ring what was added: all but the newest transitions, which wait for the next ones.
@@ -225,9 +235,9 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         are_last = np.ones((stop, self.n_envs), np.bool_)
         known = min(stop, self._num_staged - 1)
         are_last[:known] = False
-        for name in self._names:
-            rows, following = _as_words(self._staged[name]), _as_words(self._staged[f"next_{name}"])
-            are_last[:known] |= (rows[1 : known + 1] != following[:known]).any(axis=2)
+        for name in self._names if known > 0 else ():
+            following, rows = self._staged[f"next_{name}"], self._staged[name]
+            mark_changed_rows(following.ctypes.data, rows[1:].ctypes.data, rows[0, 0].nbytes, are_last[:known])
         return are_last
 
     def reset(self) -> None:
@@ -557,10 +567,3 @@ def _name_of(key: str, number: int) -> str:
         return OBSERVATION
     name = f"{OBSERVATION}.{key}"
     return name if is_feature_name(name) else f"{OBSERVATION}.{number}"
-
-
-def _as_words(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return [room, n_envs, ...] as the words of each row, unsigned [room, n_envs, words] as wide as they can be."""
-    rows = array.reshape(*array.shape[:2], -1)
-    num_bytes = rows.shape[2] * rows.itemsize
-    return rows.view(f"u{math.gcd(num_bytes, 8)}")

@@ -15,7 +15,15 @@ NAMES = [
     *("append", "beton", "codecs", "crop_jpeg", "gather", "imports", "jpeg"),
     *("lerobot_open", "lerobot_png", "lerobot_state", "lerobot_video", "lossless", "memory", "mixing", "pool_jpeg"),
     "pool_video",
-    *("replay_checkpoint", "replay_insert", "replay_loop", "replay_prioritized", "replay_slices", "replay_stacks"),
+    *(
+        "replay_checkpoint",
+        "replay_insert",
+        "replay_loop",
+        "replay_prioritized",
+        "replay_sb3",
+        "replay_slices",
+        "replay_stacks",
+    ),
     *("replay_uniform", "replay_vector", "rlds_windows", "scale"),
     *("start", "stream", "transforms", "video_append", "windows"),
 ]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import stepwell
 from stepwell import Array, Field, WindowError
 from stepwell.errors import LoaderError
+from stepwell.replay.batch_kernels import mark_changed_rows
 from stepwell.replay.slots import Slots
 
 SCHEMA = {"observation": Array(2, final=True), "number": Array((), "int64")}
@@ -84,3 +85,16 @@ def test_a_step_that_the_ring_let_go_is_said_to_be_gone() -> None:
             slots.put(np.array([1, 2]), ids[:, 0])
         with pytest.raises(LoaderError, match=r"ring|removed"):
             slots.read(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize("num_bytes", [1, 7, 8, 24, 29])
+def test_rows_are_marked_where_a_byte_differs(num_bytes: int) -> None:
+    rng = np.random.default_rng(num_bytes)
+    first = rng.integers(0, 256, (9, 5, num_bytes), np.uint8)
+    second, marks = first.copy(), rng.random((9, 5)) < 0.2
+    changed = rng.random((9, 5)) < 0.3
+    at = np.nonzero(changed)
+    second[*at, rng.integers(0, num_bytes, len(at[0]))] ^= 1
+    expected = marks | changed
+    mark_changed_rows(first.ctypes.data, second.ctypes.data, num_bytes, marks)
+    np.testing.assert_array_equal(marks, expected)

@@ -177,6 +177,14 @@ def test_positions_that_were_never_written_are_zeros(count: int) -> None:
     assert_same_batch(ours, theirs, 100)
 
 
+def test_what_says_that_time_is_up_may_be_an_array() -> None:
+    ours, theirs = (module.ReplayBuffer(60, BOX, BOX, device="cpu") for module in (stepwell.sb3, buffers))
+    for step in itertools.islice(steps(BOX, BOX, 1), 60):
+        for buffer in (ours, theirs):
+            buffer.add(*step[:5], [{"TimeLimit.truncated": np.array([step[5][0]["TimeLimit.truncated"]], np.float32)}])
+    assert_same_batch(ours, theirs, 200)
+
+
 def test_extend_and_reset() -> None:
     ours = stepwell.sb3.ReplayBuffer(50, BOX, BOX, device="cpu")
     theirs = buffers.ReplayBuffer(50, BOX, BOX, device="cpu")

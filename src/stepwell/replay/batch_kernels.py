@@ -12,7 +12,7 @@ import numpy as np
 
 from stepwell.kernels.gather import touch_and_gather
 from stepwell.kernels.kernel import kernel
-from stepwell.kernels.memory import prefetch
+from stepwell.kernels.memory import load_u8, load_u64, prefetch
 from stepwell.kernels.places import EPISODE, HI_STEP, LO, PLACE_ROWS, ROW
 from stepwell.replay.item_kernels import TAKEN_SIZE, TAKEN_WORDS, grow_items, take_items, untake_items
 from stepwell.replay.link_kernels import draw_members
@@ -26,6 +26,7 @@ __all__ = [
     "WEIGHT",
     "draw_batch",
     "importance_weights",
+    "mark_changed_rows",
     "mark_last_steps",
     "n_step_returns",
     "one_step_discounts",
@@ -269,3 +270,29 @@ def _leave_pieces(places: Any, pieces: Any, reach: Any) -> Any:
             if found < pieces.size and pieces[found] == places[EPISODE, i]:
                 return True
     return False
+
+
+@kernel
+def mark_changed_rows(first: Any, second: Any, num_bytes: Any, marks: Any) -> None:
+    """Mark where rows at two addresses differ in any byte.
+
+    Args:
+        first: address of the first row; the others follow it.
+        second: the same of the rows that they are compared with.
+        num_bytes: of a row.
+        marks: bool [t, n], which are set, for rows in this order; others stay as they are.
+    """
+    num_words = num_bytes // 8
+    for step in range(marks.shape[0]):
+        for lane in range(marks.shape[1]):
+            is_changed = False
+            for word in range(num_words):
+                if load_u64(first + 8 * word) != load_u64(second + 8 * word):
+                    is_changed = True
+                    break
+            for byte in range(8 * num_words, num_bytes):
+                is_changed |= load_u8(first + byte) != load_u8(second + byte)
+            if is_changed:
+                marks[step, lane] = True
+            first += num_bytes
+            second += num_bytes

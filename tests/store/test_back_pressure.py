@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -276,6 +277,72 @@ def test_what_a_writer_keeps_is_what_a_model_keeps(calls: list[tuple[str, int]])
         assert writer.num_dropped == gate.num_dropped == num_dropped
     gate.close()
     assert joined(ring) == [*kept, *parts]
+    assert ring.verify(deep=True).is_ok
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    num_envs=st.integers(1, 4),
+    segment_bytes=st.sampled_from([400, 100_000]),
+    calls=st.lists(
+        st.one_of(
+            st.tuples(st.just("append"), st.lists(st.booleans(), min_size=4, max_size=4)),
+            st.tuples(st.just("end"), st.lists(st.booleans(), min_size=4, max_size=4)),
+            st.tuples(st.just("let in"), st.integers(-1, 30)),
+        ),
+        min_size=5,
+        max_size=80,
+    ),
+)
+def test_what_a_vector_writer_keeps_is_what_a_model_keeps(
+    num_envs: int, segment_bytes: int, calls: list[tuple[str, Any]]
+) -> None:
+    ring = stepwell.create(
+        ":memory:", {**SCHEMA, "env": Array((), "int64")}, capacity=100_000, segment_bytes=segment_bytes
+    )
+    gate = gate_of(ring, "drop")
+    room, num_dropped, t = 1 << 60, 0, 0
+    kept: list[list[tuple[list[int], float | None]]] = [[] for _ in range(num_envs)]
+    is_open = np.zeros(num_envs, np.bool_)
+    with ring.vector_writer(num_envs) as writer:
+        for call, given_now in calls:
+            if call == "let in":
+                let_in(gate, given_now)
+                room = given_now
+                continue
+            t += 1
+            x = np.full(num_envs, t, np.float32)
+            if call == "append":
+                ends = np.array(given_now[:num_envs])
+                step = {"x": x, "n": np.full(num_envs, t), "env": np.arange(num_envs)}
+                ids = writer.append(step, terminated=ends, final={"x": x + 0.5})
+                assert ((ids >= 0) == (room > 0)).all()
+                if room > 0:
+                    room -= num_envs
+                    for env in range(num_envs):
+                        before = kept[env].pop()[0] if is_open[env] else []
+                        kept[env].append(([*before, t], None))
+                    is_open[:], final = ~ends, t + 0.5
+                else:
+                    num_dropped += num_envs
+                    # what was open ends before it
+                    ends, final = is_open.copy(), float(t)
+                    is_open[:] = False
+            else:
+                ends, final = np.array(given_now[:num_envs]), t + 0.5
+                writer.end_episodes(ends, truncated=True, final={"x": x + 0.5})
+                ends &= is_open
+                is_open &= ~ends
+            for env in np.flatnonzero(ends):
+                kept[env][-1] = (kept[env][-1][0], final)
+        assert writer.num_dropped == gate.num_dropped == num_dropped
+    gate.close()
+    found: list[list[tuple[list[int], float | None]]] = [[] for _ in range(num_envs)]
+    for episode in sorted(ring, key=lambda episode: int(episode["n"][0])):
+        episodes = found[int(episode["env"][0])]
+        before = episodes.pop()[0] if episode.skipped else []
+        episodes.append(([*before, *episode["n"].tolist()], final_of(episode)))
+    assert found == kept
     assert ring.verify(deep=True).is_ok
 
 

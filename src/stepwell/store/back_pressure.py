@@ -202,7 +202,7 @@ class WriterGate:
 
     def _name(self, table: int) -> str:
         text = self._words[table + TEXT : table + TABLE_WORDS].tobytes()
-        name, limiter = [part.decode(errors="replace") for part in text.split(b"\0")[:2]]
+        name, limiter = [part.decode(errors="replace") for part in (text + b"\0\0").split(b"\0")[:2]]
         return f"{self._store}: {limiter} of table {name!r}, in process {self._words[table + PROCESS]},"
 
     def _is_held(self, table: int) -> bool:

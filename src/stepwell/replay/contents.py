@@ -202,13 +202,14 @@ class Contents:
         if evicted < 0:
             return -1
         counts, weights = self.counts, self._weights
-        change = max(inserted, 0) - evicted - dropped
+        came = inserted if inserted > 0 else 0
+        change = came - evicted - dropped
         self.remover.num += change
         self._members.num += change
         if weights is not None:
             weights.num += change
-        counts.inserts += max(inserted, 0)
-        if evicted + dropped:
+        counts.inserts += came
+        if evicted or dropped:
             counts.deletes += evicted + dropped
             counts.dropped += dropped
             counts.evicted += evicted

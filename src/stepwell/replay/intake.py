@@ -66,23 +66,25 @@ class Intake:
 
     def follow(self) -> int:
         """Take in what the store got and lost; return how many items were inserted."""
-        return self._follow(self._history.grow() if self._unseen is None else None)
+        growth = self._history.grow() if self._unseen is None else None
+        return self._follow(growth) if growth is None or growth[3] else self.grow(growth)
 
     def follow_but_growth(self) -> Growth | None:
         """Follow, but leave new rows of an episode to whom a kernel can take them in: return those, or None."""
         growth = self._history.grow() if self._unseen is None else None
-        if growth is None or growth[3] or not self._fits(growth):
+        if growth is None or growth[3]:
             self._follow(growth)
-            return None
-        return growth if growth[1] < growth[2] else None
+        elif growth[1] < growth[2] and self._fits(growth):
+            return growth
+        else:
+            self.grow(growth)
+        return None
 
     def _follow(self, growth: Growth | None) -> int:
         history = self._history
         if growth is None:
             found = history.advance(may_grow=self._unseen is not None)
             return 0 if found is NOTHING and self._unseen is None and not self.pending.num else self._take(*found)
-        if not growth[3]:
-            return self.grow(growth)
         further = history.grow()
         if further is not None and further[1] == further[2] and not further[3]:
             return self.grow(growth)

@@ -10,7 +10,9 @@ import stepwell
 from stepwell import Array, Field, Image, Loader
 from stepwell.replay import Pattern, ReplayLoader, Table, sequence_fields, transition_fields
 from stepwell.replay.patterns import step_index
+from stepwell.windows.chains import Chains
 from stepwell.windows.reader import PlaceReader
+from stepwell.windows.sources import JoinedSources
 
 GAMMA = 0.5
 SCHEMA = {
@@ -349,4 +351,38 @@ def test_a_table_resumes_in_the_middle_of_pieces(tmp_path: Path) -> None:
                 actors.act(0)
             table = Table.resume(store, tmp_path / "state")
             assert items_of(table) == expected_items(actors, actors.bounds(table), pattern)
+    actors.close()
+
+
+class Moving:
+    """A history that another thread follows while a batch of it is read: it has other pieces at each look."""
+
+    def __init__(self, history: Any) -> None:
+        self._history = history
+        self.num_looks = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._history, name)
+
+    @property
+    def chains(self) -> Any:
+        self.num_looks += 1
+        found = self._history.chains
+        kept = slice(0 if self.num_looks % 2 else len(found.numbers) // 2, None)
+        return Chains(found.numbers[kept], found.pieces[kept], lambda: found.bounds()[kept])
+
+
+def test_a_batch_that_is_read_while_pieces_come_and_go_takes_them_from_one_look(tmp_path: Path) -> None:
+    store = make(tmp_path, 1000)
+    actors = Actors(store, 1)
+    for _ in range(150):
+        actors.act(0)
+    table = Table(store, pattern=Pattern(ahead=3))
+    moving = Moving(table.history)
+    sources = JoinedSources([moving])  # type: ignore[list-item]
+    places = table.sample_placed(500)[1]
+    _, _, chained = sources.chained(places, [places], 0, 3)
+    assert chained is not None
+    assert chained.at.max() < len(chained.pieces)
+    assert moving.num_looks == 1
     actors.close()

@@ -252,8 +252,9 @@ class History:
         self._runs, self._evicted = [], []
         gone = joined(evicted, 2)
         if len(gone) > 1:
-            # of an episode that went in several parts the last one counts
-            gone = gone[len(gone) - 1 - np.unique(gone[::-1, 0], return_index=True)[1]]
+            # an episode that went in several parts has gone as far as the farthest
+            gone = gone[np.lexsort((gone[:, 1], gone[:, 0]))]
+            gone = gone[np.append(gone[1:, 0] != gone[:-1, 0], True)]
         return Advance(joined(runs, 4), gone)
 
     def grow(self) -> Growth | None:
@@ -343,9 +344,9 @@ class History:
         ``episode_index`` is the episode's number here, and an episode that is still recorded has no last step.
         """
         if name == "step_id":
-            segments = places[1][:, None]
-            if len(places) > PLACE_ROWS and self.chains is not None:
-                segments, rows = cells_of(self.chains, places, rows)
+            segments, chains = places[1][:, None], self.chains
+            if len(places) > PLACE_ROWS and chains is not None:
+                segments, rows = cells_of(chains, places, rows)
             return step_id(self._ordinals[segments], rows)
         if name in {"store_index", "episode_index"}:
             index: Int64s = places[0] if name == "episode_index" else np.zeros_like(places[0])

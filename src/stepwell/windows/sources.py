@@ -214,13 +214,15 @@ class JoinedSources:
         wide: list[Int64s] = []
         for numbers, source, part in zip(self._numbers, self.sources, parts, strict=True):
             wide.append(part)
-            if source.chains is not None:
-                each, own, found = widened(part, min_offset, max_offset, source.chains)
+            # looked at once: another thread may follow a store meanwhile
+            chains = source.chains
+            if chains is not None:
+                each, own, found = widened(part, min_offset, max_offset, chains)
                 if len(own):
                     wide[-1] = each
                     chosen.append(own + start)
                     at.append(found + num_pieces)
-                    tables.append(source.chains.pieces)
+                    tables.append(chains.pieces)
                     if not self.is_single:
                         tables[-1] = tables[-1].copy()
                         tables[-1][:, CHAIN_SEGMENT] = numbers[tables[-1][:, CHAIN_SEGMENT]]

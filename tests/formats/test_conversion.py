@@ -188,6 +188,9 @@ def test_a_finished_target_is_refused_before_anything_is_read(folder, tmp_path):
         convert(tmp_path / "nowhere", tmp_path / "y.well")
     with pytest.raises(StepwellError, match=r"options fps of .*: a store has none"):
         convert(tmp_path / "x.well", tmp_path / "y.well", "png", fps=3.0)
+    for source in (stepwell.open(tmp_path / "x.well"), FolderReader(folder)):
+        with pytest.raises(StepwellError, match=r"options reader of .*: a store has none"):
+            convert(source, tmp_path / "y.well", "png", reader="folder")
 
 
 class Fetching(FolderReader):
@@ -236,6 +239,14 @@ def test_a_source_that_changed_meanwhile_is_warned_of_or_refused(codecs, folder,
     with pytest.warns(LeftOutWarning, match="files of the source changed"):
         convert(Fetching(folder), target, codecs, workers=0)
     assert len(stepwell.open(target)) == 4
+
+
+def test_the_report_has_the_bytes_of_rows_whether_they_were_encoded_or_taken(folder, tmp_path):
+    taken = convert(folder, tmp_path / "x.well", workers=0).features
+    encoded = convert(folder, tmp_path / "y.well", "raw", workers=0).features
+    assert taken["action"].bytes_after == encoded["action"].bytes_after == sum(LENGTHS) * 8
+    assert taken["top"].bytes_after == encoded["top"].bytes_before
+    assert encoded["top"].bytes_after == sum(LENGTHS) * CAMERA.row_bytes
 
 
 def test_other_options_of_the_reader_are_another_source(folder, tmp_path):

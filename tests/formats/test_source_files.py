@@ -13,7 +13,6 @@ from stepwell.errors import DatasetNotFoundError, FormatError
 from stepwell.formats.source_files import (
     digest_of,
     expand_braces,
-    listed,
     names_files,
     skipped_numbers,
     source_files,
@@ -142,23 +141,20 @@ def make(root: Path) -> Path:
     return root / "a"
 
 
-def test_files_of_a_directory_are_listed_and_of_those_below_walked(tmp_path: Path) -> None:
+def test_files_of_a_directory_and_of_those_below_are_walked(tmp_path: Path) -> None:
     folder = make(tmp_path)
-    assert sorted(Path(entry[0]).name for entry in listed(folder)) == ["one", "two"]
-    assert [(Path(path).name, size) for path, size, _ in listed(folder, {"two", "none"})] == [("two", 3)]
     assert sorted(Path(entry[0]).name for entry in walked(folder)) == ["one", "three", "two"]
 
 
 def test_directory_that_is_not_there_has_no_files(tmp_path: Path) -> None:
-    assert list(listed(tmp_path / "none")) == list(walked(tmp_path / "none")) == []
-    assert list(listed(make(tmp_path) / "one")) == []
+    assert walked(tmp_path / "none") == walked(make(tmp_path) / "one") == []
 
 
 def test_links_are_followed_and_broken_ones_left_out(tmp_path: Path) -> None:
     folder = make(tmp_path)
     (folder / "link").symlink_to(folder / "b" / "three")
     (folder / "broken").symlink_to(folder / "none")
-    assert {Path(path).name: size for path, size, _ in listed(folder)} == {"one": 3, "two": 3, "link": 7}
+    assert {Path(path).name: size for path, size, _ in walked(folder)} == {"one": 3, "two": 3, "three": 7, "link": 7}
 
 
 def test_digest_depends_on_every_part_and_not_on_the_order() -> None:

@@ -1,12 +1,9 @@
 """Metadata names what a dataset holds and where, and whatever is wrong with its files is a FormatError."""
 
 import json
-import os
 import pickle
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ from hypothesis import strategies as st
 
 from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError, FormatError, LeftOutWarning
 from stepwell.lerobot import Metadata
-from stepwell.lerobot.metadata import fingerprint_of, read_info, select_episodes
+from stepwell.lerobot.metadata import read_info, select_episodes
 from stepwell.testing import TINY_TASKS, tiny_lerobot
 
 pytest.importorskip("pyarrow")
@@ -123,18 +120,6 @@ def test_features_can_be_left_out_with_their_videos(roots: dict[str, Path]) -> N
     assert {path.parts[-3] for path in metadata.video_files(metadata.selected)} == {"wrist"}
 
 
-def test_fingerprint_changes_with_the_files_it_is_of(tmp_path: Path) -> None:
-    metadata = Metadata.load(tiny_lerobot(tmp_path / "tiny", episodes=4, files=2, cameras={}))
-    first, all_of_it, tree = metadata.fingerprint([0]), metadata.fingerprint(range(4)), fingerprint_of(metadata.root)
-    assert len({first, all_of_it, tree, metadata.fingerprint([1]), fingerprint_of(metadata.root, b"x")}) == 5
-    os.utime(metadata.data_path(0, 1), ns=(1, 1))
-    assert metadata.fingerprint([0]) == first
-    assert metadata.fingerprint(range(4)) != all_of_it
-    assert fingerprint_of(metadata.root) != tree
-    (metadata.root / "meta" / "stats.json").unlink()
-    assert metadata.fingerprint([0]) != first
-
-
 def test_pickle_holds_all_but_statistics(roots: dict[str, Path]) -> None:
     metadata = Metadata.load(roots["v2.1"], episodes=[1], repo_id="me/tiny", revision="v2.1")
     _ = metadata.stats
@@ -142,15 +127,6 @@ def test_pickle_holds_all_but_statistics(roots: dict[str, Path]) -> None:
     assert "stats" in vars(metadata) and "stats" not in vars(copy)
     assert (copy.repo_id, copy.revision, copy.selected.tolist()) == ("me/tiny", "v2.1", [1])
     assert copy.stats["action"]["mean"].tolist() == metadata.stats["action"]["mean"].tolist()
-
-
-def test_fingerprint_of_a_tree_needs_no_pyarrow(roots: dict[str, Path]) -> None:
-    code = (
-        "import sys; from stepwell.lerobot.metadata import fingerprint_of\n"
-        f"print(fingerprint_of({str(roots['v3.0'])!r}), 'pyarrow' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [fingerprint_of(roots["v3.0"]), "False"]
 
 
 JUNK = [None, True, -1, 0, 2**31, 2**70, 1.5, float("nan"), "", "../x", "{x}", [], [[1]], {}, {"a": 1}, ["a"], "video"]

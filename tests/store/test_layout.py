@@ -103,6 +103,13 @@ def test_nothing_is_left_of_what_failed(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("inner", ["set", "deeper/set"])
+def test_a_file_in_place_of_a_directory_is_refused(tmp_path, inner):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreExistsError, match="would lie in a file"):
+        build(tmp_path / "file" / inner)
+
+
 def test_a_directory_that_another_process_made_just_now_is_refused(tmp_path, monkeypatch):
     rename = os.rename
 

@@ -28,6 +28,7 @@ from stepwell.formats.reader_episodes import ReaderEpisodes
 from stepwell.formats.registry import SourceLike, open_reader, readers_of
 from stepwell.formats.splits import taken_split
 from stepwell.recorders.conversion_reports import ConvertedFeature, ConvertReport
+from stepwell.recorders.recoded_columns import EpisodeInSegment, stored_bytes
 from stepwell.recorders.recoding import Codecs, convert_store, converted_schema, joined_features
 from stepwell.recorders.resuming import IMPORTING
 from stepwell.recorders.sources import chunk_length
@@ -150,9 +151,10 @@ def open_source(
 ) -> Store | Reader:
     """Return the store at a path, or the reader of a data set of another system; see `convert`."""
     if isinstance(source, Store | Reader) or (reader is None and _is_store(source)):
-        if options:
+        given = [*options, *(["reader"] if reader is not None else [])]
+        if given:
             raise StepwellError(
-                f"options {', '.join(options)} of {source!r}: a store has none, a reader its own. Leave them out."
+                f"options {', '.join(given)} of {source!r}: a store has none, a reader its own. Leave them out."
             )
         return source if isinstance(source, Store | Reader) else open(os.fspath(source))  # type: ignore[arg-type]
     return open_reader(source, reader, options, trust=trust)
@@ -205,7 +207,8 @@ def _convert_reader(  # noqa: PLR0917
         )
         with store:
             table, split = make_table(store), taken_split(store.metadata)
-    sizes = {row.name: row.stored_bytes for row in table.features}
+            rows = [EpisodeInSegment(each, 0, each.num_rows, each.num_rows, 0, 0) for each in store.segments]
+            sizes = {name: stored_bytes(rows, name, feature) for name, feature in after.items()}
     kept = {name: ConvertedFeature(before[name], after[name], sizes[name], sizes[name], None) for name in after}
     return ConvertReport(
         path=Path(target).absolute(),

@@ -22,7 +22,7 @@ import hashlib
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -43,7 +43,6 @@ __all__ = [
     "digest_of",
     "entries_of",
     "expand_braces",
-    "listed",
     "named_texts",
     "names_files",
     "skipped_numbers",
@@ -255,17 +254,6 @@ def digest_of(entries: Iterable[Entry], *more: bytes) -> str:
     for part in more:
         found.update(hashlib.blake2b(part).digest())
     return found.hexdigest()
-
-
-def listed(folder: str | os.PathLike[str], names: Collection[str] | None = None) -> list[tuple[str, int, int]]:
-    """Return the files of one directory, links followed, or those of some names; none of one that is not there."""
-    try:
-        scanned = os.scandir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    with scanned:
-        entries = [entry for entry in scanned if (names is None or entry.name in names) and entry.is_file()]
-    return [(entry.path, (status := entry.stat()).st_size, status.st_mtime_ns) for entry in entries]
 
 
 def walked(folder: str | os.PathLike[str]) -> list[tuple[str, int, int]]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError
-from stepwell.formats.source_files import check_boundaries, digest_of, listed, walked
+from stepwell.formats.source_files import check_boundaries
 from stepwell.lerobot.info import INFO_PATH, DatasetInfo
 from stepwell.lerobot.meta_files import EpisodeRecords, read_episodes, read_json, read_tasks
 from stepwell.references.trusted_paths import Trust
@@ -22,7 +22,7 @@ from stepwell.references.trusted_paths import Trust
 if TYPE_CHECKING:
     from stepwell.lerobot.statistics import EpisodeStatistics, Statistics
 
-__all__ = ["Metadata", "fingerprint_of", "read_info", "select_episodes"]
+__all__ = ["Metadata", "read_info", "select_episodes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,12 +136,9 @@ class Metadata:
 
     def data_files(self, places: npt.ArrayLike) -> list[Path]:
         """Return the distinct parquet files of the episodes at some places, in order."""
-        return [self.root / name for name in self._data_names(places)]
-
-    def _data_names(self, places: npt.ArrayLike) -> list[str]:
         at = np.asarray(places, np.int64)
         pairs = zip(self.episodes.data_chunk[at].tolist(), self.episodes.data_file[at].tolist(), strict=True)
-        return [self.info.data_name(*pair) for pair in dict.fromkeys(pairs)]
+        return [self.root / self.info.data_name(*pair) for pair in dict.fromkeys(pairs)]
 
     def video_files(self, places: npt.ArrayLike) -> list[Path]:
         """Return the distinct mp4 files of the episodes at some places, camera by camera, in order."""
@@ -151,19 +148,6 @@ class Metadata:
             pairs = zip(spans.chunk[at].tolist(), spans.file[at].tolist(), strict=True)
             files += [self.video_path(key, *pair) for pair in dict.fromkeys(pairs)]
         return files
-
-    def fingerprint(self, places: npt.ArrayLike) -> str:
-        """Return a digest of the meta files, of the parquet files of some episodes, and of which these are.
-
-        It is of names, sizes and times of change: cheap, and another one after any ordinary change. Also see
-        `fingerprint_of`, which needs no metadata.
-        """
-        folders: dict[str, set[str]] = {}
-        for path in self._data_names(places):
-            folder, _, name = path.rpartition("/")
-            folders.setdefault(folder, set()).add(name)
-        entries = [entry for folder, names in folders.items() for entry in listed(self.root / folder, names)]
-        return digest_of([*walked(self.root / "meta"), *entries], np.asarray(places, np.int64).tobytes())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Metadata, tuple(getattr(self, field.name) for field in fields(self))
@@ -208,9 +192,3 @@ def select_episodes(episodes: Iterable[int | slice] | None, count: int, where: s
             raise EpisodeNotFoundError(f"no episode {number} in {where}. Allowed: 0 to {count - 1}, and slices.")
         chosen[number] = True
     return every[chosen]
-
-
-def fingerprint_of(root: str | os.PathLike[str], *more: bytes) -> str:
-    """Return a digest of names, sizes and times of change of all meta and parquet files below a directory."""
-    path = Path(os.path.abspath(root))  # noqa: PTH100
-    return digest_of([*walked(path / "meta"), *walked(path / "data")], *more)

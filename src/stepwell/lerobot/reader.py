@@ -26,6 +26,7 @@ from stepwell.codecs import make_codec
 from stepwell.files.file_locks import FileLock, lock_file
 from stepwell.formats.reader import Reader, store_schema
 from stepwell.formats.registry import register_reader
+from stepwell.formats.source_files import digest_of, walked
 from stepwell.lerobot.hub import locate_meta, needed_files
 from stepwell.lerobot.info import INFO_PATH, FeatureInfo
 from stepwell.lerobot.mapped_stores import FileRows, mapped_schema, read_files
@@ -208,7 +209,7 @@ class LeRobotReader(Reader):
         if self._snapshot is not None:
             return f"lerobot {found.repo_id}@{self._snapshot.commit}, {chosen}"
         # not of the other files: a conversion goes on after a damaged one was mended
-        return f"lerobot {found.root} {found.fingerprint([])}, {chosen}"
+        return f"lerobot {found.root} {digest_of(walked(found.root / 'meta'))}, {chosen}"
 
     def episode_bytes(self, schema: Schema) -> int:
         """Return about how many bytes an episode takes in a store; see `Reader.episode_bytes`."""

@@ -470,6 +470,8 @@ def hidden_directory(target: Path) -> Iterator[str]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_left(target)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StoreExistsError(f"{target} would lie in a file, not in a directory. Choose another path.") from error
     except OSError as error:
         raise disk_error(error, 0, str(target)) from error
     partial = _hidden_name(target)

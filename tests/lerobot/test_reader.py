@@ -15,6 +15,7 @@ import stepwell
 from stepwell import convert
 from stepwell.errors import FormatError, WorkerError
 from stepwell.formats import find_reader, open_reader
+from stepwell.formats.reader_episodes import ReaderEpisodes
 from stepwell.lerobot.reader import LeRobotReader
 from stepwell.recorders.recoding import converted_schema
 from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows
@@ -259,3 +260,13 @@ def check_rows(rows, wanted, feature):
     # one frame of a video comes without the axis of time
     pictures = np.moveaxis(wanted.reshape(-1, *wanted.shape[-3:]), 1, -1).astype(int)
     assert np.abs(rows.astype(int) - pictures).max() <= (2 if feature.codec == "video" else 0)
+
+
+def test_options_that_say_how_files_are_fetched_are_no_part_of_what_an_import_is_known_by(tmp_path):
+    root = tiny_lerobot(tmp_path / "tiny")
+    with_token = open_reader(str(root), "lerobot", {"token": "hf_secret", "cache_dir": str(tmp_path)})
+    found, other = (
+        ReaderEpisodes(reader, reader.schema, np.arange(1)).identity
+        for reader in (with_token, open_reader(str(root), "lerobot"))
+    )
+    assert found == other and "hf_secret" not in found

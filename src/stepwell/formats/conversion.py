@@ -126,15 +126,15 @@ def convert(
         )
     _check_target(Path(local_path(target)), is_resumable=resume is not False)
     given = open_source(source, reader=reader, trust=trust, **options)
-    _check_is_outside(target, given)
-    if isinstance(given, Reader):
-        return _convert_reader(given, target, features, episodes, workers, resume is not False, progress)
     try:
+        _check_is_outside(target_path(target), given)
+        if isinstance(given, Reader):
+            return _convert_reader(given, target, features, episodes, workers, resume is not False, progress)
         return convert_store(
             given, target, features, workers=workers, episodes=episodes, resume=resume is True, progress=progress
         )
     finally:
-        if given is not source:
+        if isinstance(given, Store) and given is not source:
             given.close()
 
 
@@ -227,9 +227,9 @@ def _check_target(target: Path, *, is_resumable: bool) -> None:
         raise StoreExistsError(f"{target} is there already. Choose another path, or remove it.")
 
 
-def _check_is_outside(target: str | os.PathLike[str], source: Store | Reader) -> None:
+def _check_is_outside(target: Path, source: Store | Reader) -> None:
     """Refuse a target in the directory of its source, whose files it would become some of."""
-    place = Path(target).resolve()
+    place = target.resolve()
     for part in str(source.source if isinstance(source, Reader) else source.path).split("\n"):
         if "://" not in part and os.path.isdir(part) and place.is_relative_to(Path(part).resolve()):  # noqa: PTH112
             raise StepwellError(

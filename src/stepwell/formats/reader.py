@@ -7,6 +7,7 @@ One class in one file for each format: subclass `Reader`, say by `accepts` what 
 from __future__ import annotations
 
 import warnings
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from stepwell.codecs import codec_class
 from stepwell.codecs.jpeg import TRANSFORMS
 from stepwell.errors import FormatError, LeftOutWarning, SchemaError
-from stepwell.formats.options import names_of
+from stepwell.formats.options import names_of, option_key
 from stepwell.formats.source_files import walked
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpanCodec
@@ -64,7 +65,7 @@ class Reader(ABC):
         metadata: of the store to be; what JSON holds.
         dct: how JPEG files are decoded, "fast" or "exact": the option ``dct``, which every reader takes; None: as the
             features say. What makes a store of the reader obeys it, see `decoded_as`.
-        given_options: as given to `stepwell.convert` or `open_reader`; part of what an interrupted import is known by.
+        given_options: as given to `stepwell.convert` or `open_reader`; digests of them are in `identity`.
         own_files: the files of its episodes, where `files` names more: by their names and sizes a store in place is
             known to be the same on another machine. None (default): all.
         scratch: a directory for files that are needed while episodes are read, not made yet; who imports removes it.
@@ -175,8 +176,12 @@ class Reader(ABC):
 
     @property
     def identity(self) -> str:
-        """What tells this data set, as it is now, from others: an interrupted import of another is not gone on with."""
-        return f"{self.name} {self.source}, {len(self)} episodes"
+        """What tells this data set, as it is now, from others: an interrupted import of another is not gone on with.
+
+        Default: the source, the number of episodes, and digests of the options, of which one may be secret.
+        """
+        options = [f", {name} {_option_digest(value)}" for name, value in sorted(self.given_options.items())]
+        return f"{self.name} {self.source}, {len(self)} episodes{''.join(options)}"
 
     def episode_bytes(self, schema: Schema) -> int | None:
         """Return about how many bytes an episode takes in a store; None: as the first one, which is read for that.
@@ -263,6 +268,10 @@ def with_told_finals(features: Mapping[str, Feature]) -> dict[str, Feature]:
     """Return features with final rows only where others without one give the number of steps."""
     has_steps = any(not feature.final for feature in features.values())
     return {name: feature if has_steps else feature.with_final(False) for name, feature in features.items()}
+
+
+def _option_digest(value: Any) -> str:
+    return f"{zlib.crc32(option_key(value).encode('utf-8', 'surrogateescape')):08x}"
 
 
 def store_schema(features: Mapping[str, Feature], where: str) -> Schema:

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from stepwell.codecs import codec_class
 from stepwell.errors import FormatError
-from stepwell.formats.options import option_key
 from stepwell.formats.reader import Reader
 from stepwell.formats.source_files import digest_of, entries_of
 from stepwell.recorders.sources import EpisodeData
@@ -51,8 +50,7 @@ class ReaderEpisodes:
     @property
     def identity(self) -> str:
         """What an interrupted import is known by."""
-        options = "".join(f", {name}={option_key(value)}" for name, value in sorted(self._reader.given_options.items()))
-        return f"{self._reader.identity}{options}; chosen {len(self._chosen)} {zlib.crc32(self._chosen.tobytes()):08x}"
+        return f"{self._reader.identity}; chosen {len(self._chosen)} {zlib.crc32(self._chosen.tobytes()):08x}"
 
     @property
     def state(self) -> str:

@@ -110,6 +110,26 @@ def test_a_file_in_place_of_a_directory_is_refused(tmp_path, inner):
         build(tmp_path / "file" / inner)
 
 
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_hidden_directory_that_is_removed_before_it_is_locked_is_made_again(tmp_path, monkeypatch, is_early):
+    lock, removed = layout.lock_directory, []
+
+    def lock_late(path, **options):
+        if removed:
+            return lock(path, **options)
+        removed.append(path)
+        if is_early:
+            path.rmdir()
+        held = lock(path, **options)
+        path.rmdir()
+        return held
+
+    monkeypatch.setattr(layout, "lock_directory", lock_late)
+    build(tmp_path / "set")
+    assert len(removed) == 1
+    assert (tmp_path / "set" / "file").read_text() == "whole"
+
+
 def test_a_directory_that_another_process_made_just_now_is_refused(tmp_path, monkeypatch):
     rename = os.rename
 

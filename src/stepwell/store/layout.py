@@ -503,8 +503,14 @@ def _hidden_name(target: Path) -> Path:
 def _locked_directory(path: Path) -> FileLock:
     """Make a directory and hold its lock, a sign that its builder lives."""
     try:
-        path.mkdir()
-        return lock_directory(path)
+        while True:
+            path.mkdir(exist_ok=True)
+            # before it is locked, another process may take it for one that was left, and remove it
+            with suppress(FileNotFoundError):
+                lock = lock_directory(path)
+                if path.exists():
+                    return lock
+                lock.release()
     except OSError as error:
         raise disk_error(error, 0, str(path)) from error
 

@@ -212,9 +212,14 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
                 final={name: self._staged[f"next_{name}"][steps] for name in self._names},
                 out=ids,
             )
+            if ids.min() < 0:
+                raise TableError(
+                    "a table with back-pressure dropped steps of this buffer, which would be drawn as zeros. Let it "
+                    "wait, or refuse."
+                )
         finally:
-            # where there is no space for all of them, those that are left are written by the next call
-            count = int(np.count_nonzero(ids[:, 0] >= 0))
+            # where not all of them could be stored, those that are left are written by the next call
+            count = int(np.minimum.accumulate(ids[:, 0] >= 0).sum())
             if count:
                 positions = np.arange(first + begin, first + begin + count) % self.buffer_size
                 cells = (positions[:, None] * self.n_envs + np.arange(self.n_envs)).reshape(-1)

@@ -132,6 +132,8 @@ class StepwellStorage(Storage):  # type: ignore[misc]
         if set(keys) != set(known):
             raise TableError(f"an element with the keys {keys}. Those before it have {known}.")
         ids = self._writer.append_batch({each.name: each.rows(batch.get(each.key))[:, None] for each in self._columns})
+        if ids.min() < 0:
+            raise TableError("a table with back-pressure dropped elements of this storage. Let it wait, or refuse.")
         # more than there are slots for: the last ones stay
         kept = slice(-self.max_size, None)
         self._slots.put(positions[kept], ids[kept, 0])

@@ -24,6 +24,8 @@ from stable_baselines3.common.envs import BitFlippingEnv  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize  # noqa: E402
 
 import stepwell.sb3  # noqa: E402
+from stepwell.replay import Table  # noqa: E402
+from stepwell.replay.limiters import Queue  # noqa: E402
 
 BOX = spaces.Box(-1, 1, (3,))
 GOALS = spaces.Dict({"state": BOX, "image one": spaces.Box(0, 255, (4, 4, 1), np.uint8), "kind": spaces.Discrete(5)})
@@ -175,6 +177,16 @@ def test_positions_that_were_never_written_are_zeros(count: int) -> None:
         theirs.add(*step)
     ours.full = theirs.full = True
     assert_same_batch(ours, theirs, 100)
+
+
+def test_steps_that_a_table_drops_are_said_to_be_lost() -> None:
+    buffer = stepwell.sb3.ReplayBuffer(60, BOX, BOX, device="cpu", n_envs=2)
+    table = Table(buffer.store, limiter=Queue(2), back_pressure="drop")
+    for step in itertools.islice(steps(BOX, BOX, 2), 30):
+        buffer.add(*step)
+    with pytest.raises(TableError, match="back-pressure dropped"):
+        buffer.flush()
+    assert table.follow() > 0
 
 
 def test_what_says_that_time_is_up_may_be_an_array() -> None:

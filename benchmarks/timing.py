@@ -73,13 +73,19 @@ class Rates:
         return self.median(MEMCPY)
 
 
-def time_rounds(contenders: Mapping[str, Work], settings: Settings, before: Callable[[], None] | None = None) -> Rates:
+def time_rounds(
+    contenders: Mapping[str, Work],
+    settings: Settings,
+    before: Callable[[], None] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Rates:
     """Let contenders take turns.
 
     Args:
         contenders: name to a callable that does some work, and returns how many units it did. `MEMCPY` joins them.
         settings: rounds and the seconds of a turn.
         before: what is done before each turn and not timed; a turn is then one call, however long it takes.
+        clock: what time is taken by; `time.process_time`: that of the processor, of all threads of this process.
     """
     contenders = {**contenders, MEMCPY: _memcpy(settings.sized(MEMCPY_BYTES, MEMCPY_BYTES // 64))}
     names = list(contenders)
@@ -97,7 +103,7 @@ def time_rounds(contenders: Mapping[str, Work], settings: Settings, before: Call
         for name in names[first:] + names[:first]:
             if before is not None:
                 before()
-            rates[name].append(_rate(contenders[name], settings.block_seconds if before is None else 0.0))
+            rates[name].append(_rate(contenders[name], settings.block_seconds if before is None else 0.0, clock))
     gc.unfreeze()
     return Rates({name: np.array(found) for name, found in rates.items()})
 
@@ -128,10 +134,11 @@ def _memcpy(num_bytes: int = MEMCPY_BYTES) -> Work:
     return copy
 
 
-def _rate(work: Work, seconds: float) -> float:
+def _rate(work: Work, seconds: float, clock: Callable[[], float]) -> float:
     units = 0.0
-    start = now = time.perf_counter()
-    while units == 0 or now - start < seconds:
+    start = now = clock()
+    # a clock of the processor may stand still for a piece of work
+    while units == 0 or now - start < seconds or now == start:
         units += work()
-        now = time.perf_counter()
+        now = clock()
     return units / (now - start)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import MissingDependencyError, TableError
+from stepwell.json_text import parse_json
 from stepwell.replay.slots import Slots
 from stepwell.schema import Array, Feature, is_feature_name
 from stepwell.store import create
@@ -52,7 +53,7 @@ class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]
 
     def loads(self, storage: StepwellStorage, path: str | os.PathLike[str]) -> None:
         """Take the elements of a directory into a storage without elements; those of TensorStorage, too."""
-        metadata = json.loads(Path(path, METADATA).read_text(encoding="utf-8"))
+        metadata = parse_json(Path(path, METADATA).read_bytes())
         elements = TensorDict.load_memmap(path)[: metadata["len"]]
         storage.load_state_dict({"elements": elements, "next": metadata.get("next", 0)})
 

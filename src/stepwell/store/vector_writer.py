@@ -302,7 +302,8 @@ class VectorWriter:
             StepError: as for `append`; nothing was written.
 
         Notes:
-            An episode that was cut, and has no step since, stays as its last piece is: marked ``interrupted``.
+            An episode that was cut, and has no step since, stays as its last piece is: marked ``interrupted``, without
+            the flags, final values and metadata that are given here.
         """
         self._end(mask, terminated | truncated << 8, final, metadata)
 

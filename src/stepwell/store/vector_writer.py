@@ -5,27 +5,23 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import SchemaError, StepError, WriterClosedError
+from stepwell.errors import SchemaError, StepError
 from stepwell.schema import Schema, flatten, infer_schema
 from stepwell.sizes import counted
-from stepwell.store.back_pressure import NO_FLAGS, WriterGate
+from stepwell.store.base_writer import BaseWriter
 from stepwell.store.beneath import system_errors
 from stepwell.store.layout import MAX_ROWS
 from stepwell.store.maintenance import add_deleted
 from stepwell.store.records import Capacity, Sync, fixed_row_bytes
-from stepwell.store.ring import LEAST_ROWS, SHARE, RingClock, growing_segments
-from stepwell.store.sealing import SealQueue
-from stepwell.store.segment_writer import Presence
+from stepwell.store.ring import LEAST_ROWS, SHARE, growing_segments
 from stepwell.store.values import accept_column, check_mapping, encode_metadata, missing_features_error
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from stepwell.store.lane_writer import LaneValues, LaneWriter, NextSegment
     from stepwell.store.store import Store
 
@@ -39,7 +35,7 @@ _ndarray = np.ndarray
 _BOOL = np.dtype(np.bool_)
 
 
-class VectorWriter:
+class VectorWriter(BaseWriter):
     """Record n environments that step together into a ring.
 
     Made by ``store.vector_writer(n)``. A vector step is stored and committed by one call, whatever n is; each
@@ -66,28 +62,23 @@ class VectorWriter:
         see `stepwell.Writer`.
     """
 
+    _maker = "store.vector_writer()"
+
     def __init__(self, store: Store, num_envs: int, *, sync: Sync) -> None:
-        self._store, self._sync, self._num_envs = store, sync, num_envs
-        self._pid = os.getpid()
-        self._is_closed = False
-        self._presence = Presence(str(store.path))
+        super().__init__(store, sync=sync)
+        self._num_envs = num_envs
         self._segment: LaneWriter | None = None
         # the segment after this one, which is made while half of this one is still free
         self._next: NextSegment | None = None
         self._num_until_next = 0
         self._kind = self._kind_with_final = 0
         self._values: LaneValues | None = None
-        self._clock: RingClock | None = None
-        # which tables hold writers, and the way through their limits
-        self._limits = NO_FLAGS
-        self._gate: WriterGate | None = None
         self._columns: list[tuple[str, Any, tuple[int, ...], npt.NDArray[Any]]] = []
         self._finals: list[tuple[str, npt.NDArray[Any]]] = []
         # whether the flags of `LaneValues` are those of a step with which no episode ends, of all environments
         self._has_no_flags = True
         # of episodes that were cut: their origins, and the ids of their pieces' first steps; int64 [n] each
         self._pieces: list[tuple[Int64s, Int64s]] = []
-        self._seals = SealQueue(sync=sync != "none", sealed=store.evictor.evict, has_statistics=False)
 
     def append(  # noqa: PLR0912
         self,
@@ -153,7 +144,7 @@ class VectorWriter:
         else:
             self._set_flags(mask, terminated, truncated)
         kind = self._kind if final is None else self._kind_with_final
-        if self._limits[0] and not self._is_admitted():
+        if self._limits[0] and not self._admits_step():
             return self._leave_gap(segment)
         try:
             found = segment.append_step(kind)
@@ -334,35 +325,14 @@ class VectorWriter:
             except OSError as error:
                 self._raise_from(error)
 
-    def close(self) -> None:
-        """Seal the segment and refresh the store that made this writer. May be called twice.
-
-        Episodes that are still open are kept, marked ``interrupted``.
-
-        Raises:
-            DiskFullError: no space for the seal; the steps are kept, the next open seals them.
-        """
-        if self._is_closed:
-            return
-        self._is_closed = True
-        if self._pid != os.getpid():
-            return
-        self._presence.end()
-        if self._gate is not None:
-            self._gate.close()
+    def _seal_all(self) -> None:
         segment, self._segment = self._segment, None
         unused = self._take_next()
-        try:
-            if unused is not None:
-                self._seals.add(unused)
-            if segment is not None:
-                self._interrupt(segment)
-                self._seals.add(segment)
-            self._seals.wait()
-            self._seals.check()
-        except OSError as error:
-            self._raise_from(error)
-        self._store.refresh()
+        if unused is not None:
+            self._seals.add(unused)
+        if segment is not None:
+            self._interrupt(segment)
+            self._seals.add(segment)
 
     def _interrupt(self, segment: LaneWriter) -> None:
         from stepwell.store.lane_writer import INTERRUPTED
@@ -378,32 +348,9 @@ class VectorWriter:
             raise
 
     @property
-    def num_dropped(self) -> int:
-        """Steps that were dropped, as the limiter of a table wanted it: see `stepwell.replay.Table`."""
-        return 0 if self._gate is None else self._gate.num_dropped
-
-    @property
     def num_envs(self) -> int:
         """How many environments it records."""
         return self._num_envs
-
-    @property
-    def schema(self) -> Schema | None:
-        """The store's features; None until the first step of a store that was created without a schema."""
-        return self._store.schema
-
-    def __enter__(self) -> VectorWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise WriterClosedError(
-            "a writer is of one process. Send the store, which is as small as its path, and make one there."
-        )
 
     def __del__(self) -> None:
         # an abandoned writer leaves what a killed one does, and is recovered the same way
@@ -470,8 +417,7 @@ class VectorWriter:
         with system_errors(path, is_writing=True):
             self._store.ensure_lanes()
             if self._clock is None:
-                self._clock = RingClock(path, schema)
-                self._limits, self._gate = self._clock.flags, WriterGate(path, self._clock.flags)
+                self._open_ring(schema)
             own = set() if self._segment is None else {self._segment.name}
             writers = 1 + len(growing_segments(path) - own)
         return LaneWriter(
@@ -632,19 +578,15 @@ class VectorWriter:
         self._go_on_in(new)
         self._seals.add(segment)
 
-    def _is_admitted(self) -> bool:
+    def _admits_step(self) -> bool:
         """Wait for the tables that hold the writers of this ring; False where the vector step is to be dropped."""
         values = self._values
-        if self._gate is None or values is None:
-            return True
+        assert values is not None
         steps, ends = self._num_envs, 0
         if not self._has_no_flags:
             steps = int(np.count_nonzero(values.takes_part))
             ends = int(np.count_nonzero((values.terminated | values.truncated) & values.takes_part))
-        try:
-            return not steps or self._gate.admits(steps, ends)
-        except OSError as error:
-            self._raise_from(error)
+        return not steps or self._is_admitted(steps, ends)
 
     def _leave_gap(self, segment: LaneWriter) -> Int64s:
         """Drop a vector step: end the episodes that it was of, with its values as their final rows."""
@@ -664,19 +606,6 @@ class VectorWriter:
         if self._gate is not None:
             self._gate.count_ends(ends)
         return np.full(self._num_envs, -1, np.int64)
-
-    def _raise_from(self, error: OSError) -> NoReturn:
-        with system_errors(self._store.path, is_writing=True):
-            raise error
-
-    def _check_usable(self) -> None:
-        if self._pid != os.getpid():
-            raise WriterClosedError(
-                f"this writer belongs to process {self._pid}, this is {os.getpid()}. "
-                "Make a writer of its own in each process."
-            )
-        if self._is_closed:
-            raise WriterClosedError("the writer is closed. Call store.vector_writer() for a new one.")
 
 
 def new_ids(segment: LaneWriter) -> Int64s:

@@ -7,21 +7,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepwell.errors import DiskFullError, StepError, WriterClosedError
+from stepwell.errors import StepError
 from stepwell.schema import Schema, flatten, infer_columns, infer_schema
 from stepwell.sizes import counted
-from stepwell.store.back_pressure import NO_FLAGS, WriterGate
-from stepwell.store.beneath import CLOSED, GO_ON, system_errors
+from stepwell.store.base_writer import BaseWriter
 from stepwell.store.layout import step_id
 from stepwell.store.maintenance import add_deleted
 from stepwell.store.records import Sync
-from stepwell.store.ring import RingClock, SegmentLimit, growing_segments
-from stepwell.store.sealing import SealQueue
-from stepwell.store.segment_writer import Presence, SegmentWriter
+from stepwell.store.ring import SegmentLimit, growing_segments
+from stepwell.store.segment_writer import SegmentWriter
 from stepwell.store.values import (
     accept_columns,
     accept_final,
@@ -35,8 +33,6 @@ from stepwell.store.values import (
 )
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from stepwell.store.manifests import WriterKey
     from stepwell.store.store import Store
 
@@ -45,7 +41,7 @@ __all__ = ["Writer"]
 _ndarray = np.ndarray
 
 
-class Writer:
+class Writer(BaseWriter):
     """Record episodes into a store, a step at a time, in batches of steps, or whole.
 
     Made by ``store.writer()``. Each writer fills segments of its own, so any number of them, in any processes, record
@@ -90,8 +86,7 @@ class Writer:
         tag: str | None = None,
         key: WriterKey | None = None,
     ) -> None:
-        self._store = store
-        self._sync: Sync = sync
+        super().__init__(store, sync=sync)
         # one segment with a given ordinal is never full
         self._limit = limit if ordinal is None else SegmentLimit(sys.maxsize)
         self._look_row = sys.maxsize
@@ -99,22 +94,9 @@ class Writer:
         self._pieces: list[int] = []
         self._queue_bytes = queue_bytes
         self._ordinal, self._tag, self._key = ordinal, tag, key
-        self._pid = os.getpid()
-        self._presence = Presence(str(store.path))
         self._segment: SegmentWriter | None = None
-        is_ring = limit.capacity is not None
-        self._clock: RingClock | None = None
-        # which tables hold writers, and the way through their limits
-        self._limits = NO_FLAGS
-        self._gate: WriterGate | None = None
         # whether steps were dropped since the last end of an episode
         self._has_gap = False
-        self._seals = SealQueue(
-            sync=sync != "none",
-            sealed=store.evictor.evict if is_ring else (lambda: None),
-            has_statistics=not is_ring,
-        )
-        self._is_closed = False
         self._schema: Schema | None = None
         self._checks: list[tuple[str, Any, Any, Any]] = []
 
@@ -339,32 +321,6 @@ class Writer:
             with self._left_if_failed(self._segment):
                 self._segment.flush()
 
-    def close(self) -> None:
-        """Seal the segment and refresh the store that made this writer. May be called twice.
-
-        An episode that is still open is kept, marked ``interrupted``.
-
-        Raises:
-            DiskFullError: no space for the seal; the steps are kept, the next open seals them.
-        """
-        if self._is_closed:
-            return
-        self._is_closed = True
-        if self._pid != os.getpid():
-            return
-        self._presence.end()
-        if self._gate is not None:
-            self._gate.close()
-        try:
-            self._seal_all()
-        except OSError as error:
-            self._raise_from(error)
-        finally:
-            if self._key is not None:
-                self._key.release()
-        self._store.refresh()
-        self._store.save_table()
-
     def _seal_all(self) -> None:
         """Seal what this writer has, an open episode as an interrupted one."""
         segment, self._segment = self._segment, None
@@ -379,31 +335,10 @@ class Writer:
                     segment.close().close()
                 raise
             self._seals.add(segment)
-        self._seals.wait()
-        self._seals.check()
 
-    @property
-    def schema(self) -> Schema | None:
-        """The store's features; None until the first step of a store that was created without a schema."""
-        return self._store.schema
-
-    @property
-    def num_dropped(self) -> int:
-        """Steps that were dropped, as the limiter of a table wanted it: see `stepwell.replay.Table`."""
-        return 0 if self._gate is None else self._gate.num_dropped
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise WriterClosedError(
-            "a writer is of one process. Send the store, which is as small as its path, and call store.writer() there."
-        )
+    def _release(self) -> None:
+        if self._key is not None:
+            self._key.release()
 
     def __del__(self) -> None:
         # an abandoned writer leaves what a killed one does, and is recovered the same way: nothing to do but let go
@@ -437,8 +372,7 @@ class Writer:
     def _make_segment(self, schema: Schema, *, carried: tuple[int, int] = (0, 0)) -> SegmentWriter:
         path = str(self._store.path)
         if self._clock is None and self._store.capacity is not None:
-            self._clock = RingClock(path, schema)
-            self._limits, self._gate = self._clock.flags, WriterGate(path, self._clock.flags)
+            self._open_ring(schema)
         if not self._limit.is_least:
             own = set() if self._segment is None else {self._segment.name}
             self._limit = self._limit.shared(1 + len(growing_segments(path) - own))
@@ -524,13 +458,6 @@ class Writer:
 
     # the way out
 
-    def _is_admitted(self, steps: int, ends: int = 0) -> bool:
-        """Wait for the tables that hold the writers of this ring; False where steps are to be dropped."""
-        try:
-            return self._gate is None or self._gate.admits(steps, ends)
-        except OSError as error:
-            self._raise_from(error)
-
     def _leave_gap(self, segment: SegmentWriter, first: list[Any]) -> int:
         """Drop steps: end what is there of the open episode, with the values of the first one as its final row."""
         self._has_gap = True
@@ -601,13 +528,6 @@ class Writer:
                 self._raise_from(error)
             raise
 
-    def _raise_from(self, error: OSError) -> NoReturn:
-        """Raise an error of the system as one of stepwell, which says whether the writer may go on."""
-        with system_errors(self._store.path, is_writing=True):
-            if isinstance(error, DiskFullError) and self._is_closed:
-                raise DiskFullError(str(error).replace(GO_ON, CLOSED)) from error
-            raise error
-
     def _leave(self, segment: SegmentWriter) -> None:
         """Seal what a segment has committed; there is an error on its way already, so none is raised."""
         segment.cut_to_committed()
@@ -621,15 +541,6 @@ class Writer:
         if self._key is not None:
             self._key.release()
         self._store.refresh()
-
-    def _check_usable(self) -> None:
-        if self._pid != os.getpid():
-            raise WriterClosedError(
-                f"this writer belongs to process {self._pid}, this is {os.getpid()}. "
-                "Make a writer of its own in each process."
-            )
-        if self._is_closed:
-            raise WriterClosedError("the writer is closed. Call store.writer() for a new one.")
 
 
 def _interrupt(segment: SegmentWriter) -> None:

@@ -261,29 +261,62 @@ def test_views_in_all_orders_and_conversions_read_lanes(tmp_path: Path) -> None:
     assert read(stepwell.open(tmp_path / "plain.well")) == read(store)
 
 
-@pytest.mark.parametrize("way", ["end", "discard", "close"])
-def test_an_episode_that_is_cut_and_never_steps_again_is_interrupted(tmp_path: Path, way: str) -> None:
-    store = stepwell.create(tmp_path / "ring.well", SCHEMA, capacity=1000)
-    with store.vector_writer(2) as writer:
-        writer.append(observation=observation(np.arange(2)), action=np.arange(2))
-        ordinals = set()
+@pytest.mark.parametrize("way", ["end", "discard", "close", "step"])
+@pytest.mark.parametrize("sync", ["none", "step"])
+def test_an_environment_that_waits_at_a_cut_loses_nothing(tmp_path: Path, way: str, sync: Any) -> None:
+    store = stepwell.create(tmp_path / "ring.well", SCHEMA, capacity=40, sync=sync)
+    live = stepwell.open(store.path, mode="r")
+    waits = np.array([False, True, False])
+    with store.vector_writer(3) as writer:
+        writer.append(observation=observation(np.arange(3)), action=np.arange(3))
+        ordinals: set[int] = set()
         number = 2
         while len(ordinals) < 2:
-            # environment 1 waits, and is cut
+            # environment 1 waits, and the others are cut; environment 2 begins to wait later
+            number += 1
             ids = writer.append(
-                observation=observation(np.full(2, number)), action=np.full(2, number), mask=np.array([True, False])
+                observation=observation(np.full(3, number)),
+                action=np.full(3, number),
+                mask=np.array([True, False, number < 5]),
             )
             ordinals.add(int(ids[0]) >> 32)
-            number += 1
+        live.refresh()
+        assert [1] in [steps for steps, _, ending in read(live) if ending == "open"]
         if way == "end":
-            writer.end_episodes(np.array([False, True]), truncated=True)
+            final = {"observation": observation(np.full(3, 99))}
+            writer.end_episodes(waits, terminated=True, final=final, metadata={1: {"seed": 5}})
         elif way == "discard":
-            writer.discard_episodes(np.array([False, True]))
+            writer.discard_episodes(waits)
         if way != "close":
-            writer.append(observation=observation(np.full(2, 5000)), action=np.full(2, 5000))
-    found = [(steps, ending) for steps, _, ending in read(store)]
-    rest = [] if way == "close" else [([5000], "interrupted")]
-    first = [] if way == "discard" else [([1], "interrupted")]
-    assert [each for each in found if each[0][0] in {1, 5000} and len(each[0]) == 1] == [*first, *rest]
-    assert len(found) == 1 + len(first) + len(rest)
+            writer.append(observation=observation(np.full(3, 5000)), action=np.full(3, 5000))
+        live.refresh()
+        expected = {
+            "end": [([1], 99, "terminated"), ([5000], None, "open")],
+            "discard": [([5000], None, "open")],
+            "close": [([1], None, "open")],
+            "step": [([1, 5000], None, "open")],
+        }[way]
+        assert [each for each in read(live) if each[0][0] in {1, 5000}] == expected
+        metadata = [episode.metadata for episode in live if episode.terminated]
+        assert metadata == ([{"seed": 5}] if way == "end" else [])
+    shown = [each for each in read(store) if each[0][0] in {1, 5000}]
+    assert shown == [(*each[:2], "interrupted" if each[2] == "open" else each[2]) for each in expected]
+    assert store.verify().is_ok
+
+
+def test_segments_in_which_environments_wait_go_when_nothing_of_them_is_shown(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "ring.well", SCHEMA, capacity=60)
+    with store.vector_writer(2) as writer:
+        writer.append(observation=observation(np.arange(2)), action=np.arange(2))
+        for number in range(2, 200):
+            numbers = np.full(2, number)
+            writer.append(observation=observation(numbers), action=numbers, mask=np.array([True, False]))
+        writer.flush()
+        assert len(list((store.path / "segments").iterdir())) < 20
+        # it goes on as the one that it is
+        writer.append(observation=observation(np.full(2, 200)), action=np.full(2, 200))
+        store.refresh()
+        assert sorted(
+            (episode.skipped, episode["action"].tolist()) for episode in store if episode["action"][-1] == 200
+        )[0] == (1, [200])
     assert store.verify().is_ok

@@ -89,10 +89,12 @@ class Model:
             self.end(env, "discarded", None)
 
     def end_some(self, mask: list[bool]) -> None:
+        finals = np.arange(self.count, self.count + self.num_envs)
+        self.count += self.num_envs
         if self.writer is not None:
-            self.writer.end_episodes(np.array(mask), truncated=True)
+            self.writer.end_episodes(np.array(mask), truncated=True, final={"observation": observation(finals)})
         for env in np.flatnonzero(mask).tolist():
-            self.end(env, "truncated", None)
+            self.end(env, "truncated", int(finals[env]))
 
     def shown(self, capacity: int, *, ended_as: str = "open") -> list[Any]:
         """Return (steps, final, ending) of all that a ring shows, sorted; open ones with another ending."""

@@ -217,19 +217,26 @@ class FollowedLanes(FollowedSegment):
 
     Attributes:
         num_steps: vector steps that were seen.
+        num_carried: lanes of which a first row was seen that goes on with an episode of an earlier segment.
         open_starts: int64 [k], first rows of the open episodes, ascending.
         open_episodes: int64 [k], their numbers.
         lanes: int64 [3, lanes], see `stepwell.replay.following_kernels`; None where it is to be made anew.
     """
 
-    __slots__ = ("_by_row", "lanes", "num_steps", "open_episodes", "open_starts")
+    __slots__ = ("_by_row", "lanes", "num_carried", "num_steps", "open_episodes", "open_starts")
 
     def __init__(self, segment: Segment, number: int) -> None:
         super().__init__(segment, number)
-        self.num_steps = 0
+        self.num_steps = self.num_carried = 0
         self.lanes: Int64s | None = None
         self.open_starts = self.open_episodes = np.empty(0, np.int64)
         self._by_row: tuple[Int64s, Int64s] | None = None
+
+    @property
+    def num_steps_now(self) -> int | None:
+        """Vector steps that are committed by now; None where more has to be looked at."""
+        words = self.segment.lane_words
+        return None if words is None or self.lanes is None or words[SEALED_WORD] else words[ROWS_WORD]
 
     def has_news(self) -> bool:
         """Return whether it has what was not seen."""

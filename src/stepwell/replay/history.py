@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +44,6 @@ from stepwell.replay.episode_records import (
 )
 from stepwell.replay.following import FollowedLanes, FollowedSegment, Growth, RingTrimmer, StoreWatch, Tail
 from stepwell.store import Segment, Store
-from stepwell.store.commit import ROWS_WORD, SEALED_WORD
 from stepwell.store.episodes import EPISODE_DTYPE, MAX_SKIPPED, num_ended_rows
 from stepwell.store.lanes import EPISODES_SO_FAR
 from stepwell.store.layout import split_id, step_id
@@ -218,8 +216,7 @@ class History:
             self._let_go(time.monotonic())
         if not changed and not self._runs and not self._evicted:
             return NOTHING
-        changed = [followed for followed in changed if not self._waits(followed)]
-        self._take(changed)
+        changed = self._take([followed for followed in changed if not self._waits(followed)])
         if self._trimmer is not None:
             self._trim(self._trimmer, changed)
         found = self._taken()
@@ -467,31 +464,60 @@ class History:
 
         A writer commits the first step of a piece before it ends the one before it; that one then has all its steps.
         """
-        if isinstance(followed, FollowedLanes):
-            state = followed.segment.lane_state
-            if state is None or followed.num_steps or not state.carried.any():
-                return False
-            for one in self._live:
-                if one is not followed and not one.has_news():
-                    continue
-                with suppress(FileNotFoundError):
-                    one.segment.refresh()
-            origins = state.carried[state.carried[:, 0] > 0, 1]
-            opened = (one.segment.open_records()["origin"] for one in self._live if one is not followed)
-            return any(np.isin(each, origins).any() for each in opened)
         steps, origin = followed.segment.carried
         if not steps or followed.num_rows:
             return False
         return any((piece := _open_piece(one.segment))[1] == origin and piece[0] < steps for one in self._live)
 
-    def _take(self, changed: list[FollowedSegment]) -> None:
-        """Take in the rows and records of segments that have news."""
-        changed = [one for one in changed if not (isinstance(one, FollowedLanes) and self._grow_lanes(one))]
+    def _lanes_wait(self, followed: FollowedLanes, num_steps: int, others: list[FollowedSegment]) -> bool:
+        """Whether in some lanes pieces of episodes begin whose pieces before were not seen to end, as `_waits`.
+
+        The segments ``others`` are about to be taken in.
+        """
+        state = followed.segment.lane_state
+        if state is None or np.count_nonzero(state.carried[:, 0]) == followed.num_carried:
+            return False
+        firsts = followed.segment.lane_marks()[: len(state.carried) * state.capacity : state.capacity]
+        began = (state.carried[:, 0] > 0) & (firsts > 0) & (firsts <= num_steps)
+        records, base = self.table.window
+        for one in self._live if began.any() else ():
+            if one is followed or not isinstance(one, FollowedLanes):
+                continue
+            if one in others:
+                opened = one.segment.open_records()["origin"]
+            else:
+                episodes = np.empty(0, np.int64) if one.lanes is None else one.lanes[2]
+                opened = records[episodes[episodes >= base] - base, ORIGIN]
+            if np.isin(opened, state.carried[began, 1]).any():
+                return True
+        followed.num_carried = int(np.count_nonzero(began))
+        return False
+
+    def _grow(self, changed: list[FollowedSegment]) -> tuple[list[FollowedSegment], list[FollowedSegment]]:
+        """Take in vector steps where one call does; returns the segments of these, and those that are left."""
+        grown: list[FollowedSegment] = []
+        others: list[FollowedSegment] = []
+        for one in changed:
+            if isinstance(one, FollowedLanes):
+                num_steps = one.num_steps_now
+                if num_steps is not None and self._lanes_wait(one, num_steps, others):
+                    continue
+                if num_steps is not None and self._grow_lanes(one, num_steps):
+                    grown.append(one)
+                    continue
+                one.segment.refresh()
+                state = one.segment.lane_state
+                if state is not None and self._lanes_wait(one, state.num_steps, others):
+                    continue
+            others.append(one)
+        return grown, others
+
+    def _take(self, changed: list[FollowedSegment]) -> list[FollowedSegment]:
+        """Take in the rows and records of segments that have news; returns those that did not wait for others."""
+        grown, others = self._grow(changed)
         fresh = []
-        for followed in changed:
+        for followed in others:
             segment = followed.segment
-            if isinstance(followed, FollowedLanes):
-                segment.refresh()
             new = segment.records[followed.num_records :]
             if isinstance(followed, FollowedLanes):
                 new = self._end_lanes(followed, new)
@@ -502,7 +528,7 @@ class History:
                 fresh.append((followed, new))
         if fresh:
             self._add_ended(fresh)
-        for followed in changed:
+        for followed in others:
             segment = followed.segment
             if followed.num_records != len(segment.records):
                 followed.num_records = len(segment.records)
@@ -515,6 +541,7 @@ class History:
             if segment.is_sealed:
                 followed.is_sealed = True
                 self._live = [one for one in self._live if one is not followed]
+        return grown + others
 
     def _end(self, followed: FollowedSegment, new: npt.NDArray[np.void]) -> None:
         """End the open episode of a segment, as the first of its new records says."""
@@ -585,13 +612,12 @@ class History:
             episode = followed.begin(self.table, start, num_rows, skipped, origin)
             self._runs.append((episode, start, num_rows, 0))
 
-    def _grow_lanes(self, followed: FollowedLanes) -> bool:
-        """Take in new vector steps by one call; False where more has to be looked at."""
+    def _grow_lanes(self, followed: FollowedLanes, num_steps: int) -> bool:
+        """Take in vector steps, up to the last of ``num_steps``, by one call; False where more has to be looked at."""
         segment, lanes = followed.segment, followed.lanes
-        words, state = segment.lane_words, segment.lane_state
-        if words is None or state is None or lanes is None or words[SEALED_WORD] or len(self._deleted):
+        state = segment.lane_state
+        if state is None or lanes is None or len(self._deleted):
             return False
-        num_steps = words[ROWS_WORD]
         try:
             num_records = int(segment.lane_steps()[num_steps - 1, EPISODES_SO_FAR])
             ended = np.empty((0, 6), np.int64)

@@ -42,6 +42,7 @@ from stepwell.store.lane_kernels import (
     NUM_CALLS,
     NUM_EPISODES,
     NUM_ROWS,
+    NUM_STEPS,
     ORIGINS,
     ROW_BYTES,
     SKIPPED,
@@ -169,22 +170,26 @@ class LaneWriter(SegmentWriter):
             assert isinstance(column, RawColumn)
             populate(column.rows)
 
-    def carry_in(self, skipped: Int64s, origins: Int64s) -> None:
-        """Say which episodes began in earlier segments, and how many steps they have there; before the first step."""
-        self.skipped[...], self.origins[...] = skipped, origins
-        self._files.lanes[LANE_CARRIED].rows[...] = np.stack([skipped, origins], axis=1)
+    def carry_in(self, mask: npt.NDArray[np.bool_], skipped: Int64s, origins: Int64s) -> None:
+        """Say that the next rows of some lanes, their first ones, go on with episodes of earlier segments."""
+        self.skipped[mask], self.origins[mask] = skipped[mask], origins[mask]
+        self._files.lanes[LANE_CARRIED].rows[mask] = np.stack([skipped[mask], origins[mask]], axis=1)
 
-    def carry_no_more(self, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Let what comes next of some lanes be new episodes; returns which had one that was cut, and no step since."""
-        is_left: npt.NDArray[np.bool_] = mask & ~self.is_open_in & (self.skipped > 0)
+    def carry_no_more(self, mask: npt.NDArray[np.bool_]) -> None:
+        """Let what comes next of some lanes be new episodes, where nothing came since `carry_in`."""
+        is_left = mask & ~self.is_open_in & (self.skipped > 0)
         self._files.lanes[LANE_CARRIED].rows[is_left] = 0
         self.skipped[is_left] = self.origins[is_left] = 0
-        return is_left
 
     @property
     def num_calls(self) -> int:
         """Vector steps that were appended."""
         return int(self._control[NUM_CALLS])
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of all environments that were appended."""
+        return int(self._control[NUM_STEPS])
 
     @property
     def num_bytes(self) -> int:
@@ -203,15 +208,15 @@ class LaneWriter(SegmentWriter):
         return bool(self.is_open_in.any())
 
     def carry_lanes(self) -> tuple[Int64s, Int64s]:
-        """Return of each lane what `LANE_CARRIED` of the segment says in which its open episode goes on."""
-        is_open = self.is_open_in
+        """Return of each lane what `LANE_CARRIED` says of a segment in which its episode goes on; zeros without one."""
+        skipped = self.skipped + self.next_rows - self.starts
         origins = np.where(self.skipped > 0, self.origins, step_id(self.ordinal, 0) + self.starts)
-        return np.where(is_open, self.skipped + self.next_rows - self.starts, 0), np.where(is_open, origins, 0)
+        return skipped, np.where(skipped > 0, origins, 0)
 
-    def prepare_pieces(self) -> None:
-        """Have room for the ends of all open episodes where a ring cuts them: what fails, fails here."""
-        count, steps = int(self.is_open_in.sum()), self._files.lanes[LANE_STEPS]
-        if self.num_calls + 2 > len(steps.rows):
+    def prepare_pieces(self, mask: npt.NDArray[np.bool_]) -> None:
+        """Have room for the ends of the open episodes of some lanes where a ring cuts them: what fails, fails here."""
+        count, steps = int((mask & self.is_open_in).sum()), self._files.lanes[LANE_STEPS]
+        if self.num_calls + 1 > len(steps.rows):
             steps.reserve(2 * len(steps.rows))
             self._bind_growing()
         self._prepare(count, b"{}\n" * count)
@@ -220,31 +225,28 @@ class LaneWriter(SegmentWriter):
         """Forget what was prepared."""
         self._control[METADATA_BYTES] = 0
 
-    def end_pieces(self) -> None:
-        """End all open episodes where a ring cuts them, which is prepared.
+    def end_pieces(self, mask: npt.NDArray[np.bool_], *, has_final: bool, flags: int = IS_PIECE) -> None:
+        """End the open episodes of some lanes where a ring cuts them, which is prepared.
 
-        Those of environments that step now have the step's values as final ones.
+        Their final rows are those of the step that is stored in another segment.
         """
         values, control = self._values, self._control
-        takes_part, is_open = values.takes_part.copy(), self.is_open_in
-        has_final = any(column is not None for column in values.finals)
-        for number, column in enumerate(values.finals):
-            if column is not None:
-                block = control[FIRST_COLUMN + COLUMN_WORDS * number :][:COLUMN_WORDS]
-                block[FINALS] = block[VALUES]
-        # those that do not step may never step again: should this writer die, they are found as interrupted
-        groups = (is_open & takes_part, has_final, IS_PIECE), (is_open & ~takes_part, False, IS_PIECE | INTERRUPTED)
+        takes_part, finals = values.takes_part.copy(), values.final_addresses
+        values.takes_part[...], control[FLAGS] = mask & self.is_open_in, flags
+        self._bind_finals([at and values.addresses[number] for number, at in enumerate(finals)])
         try:
-            for takes, is_final, flags in groups:
-                values.takes_part[...], control[FLAGS] = takes, flags
-                if takes.any():
-                    assert self._clock is not None
-                    self._stamp = stamp = self._clock.next(self._stamp)
-                    append_lanes(control, stamp, ENDS_ALL | IS_PREPARED | HAS_FINAL * is_final)
+            assert self._clock is not None
+            self._stamp = stamp = self._clock.next(self._stamp)
+            append_lanes(control, stamp, ENDS_ALL | IS_PREPARED | HAS_FINAL * (has_final and any(finals)))
         finally:
             values.takes_part[...], control[FLAGS] = takes_part, 0
+            self._bind_finals(finals)
         if self.sync != "none":
             self._committer.commit(int(self._scratch[0]), 0, is_synced=True)
+
+    def _bind_finals(self, addresses: Sequence[int]) -> None:
+        """Say where final values lie, of each column; 0: it has none."""
+        self._control[FIRST_COLUMN + FINALS :: COLUMN_WORDS][: len(addresses)] = addresses
 
     def abandon(self) -> None:
         """Let the segment be removed when it is sealed."""

@@ -69,7 +69,7 @@ class LaneState(NamedTuple):
     counts: Int64s
     # rows of a lane
     capacity: int
-    # int64 [lanes, 2], see `LANE_CARRIED`
+    # int64 [lanes, 2], see `LANE_CARRIED`: the file, of which a line holds once the lane has a row
     carried: Int64s
 
 

@@ -389,7 +389,7 @@ class Segment:
         carried = np.zeros((num_lanes, 2), np.int64) if before is None else before.carried
         if num_steps:
             if before is None or not before.num_steps:
-                carried = self._lane_map(LANE_CARRIED, num_lanes)[:num_lanes].copy()
+                carried = self._lane_map(LANE_CARRIED, num_lanes)[:num_lanes]
             self.num_rows = num_lanes * capacity
             starts = np.arange(num_lanes) * capacity
             # a vector step adds a row to a lane, and a final one

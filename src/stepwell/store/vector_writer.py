@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,8 @@ Flags = npt.ArrayLike
 Int64s = npt.NDArray[np.int64]
 # a step, a final row, and a row for the final one of a cut
 LEAST_LANE_ROWS = 8
+# earlier segments that are kept open for environments that do not step
+MAX_WAITING = 32
 _ndarray = np.ndarray
 _BOOL = np.dtype(np.bool_)
 
@@ -58,8 +61,8 @@ class VectorWriter(BaseWriter):
     Notes:
         One thread at a time; after a fork only the parent may go on (the child gets WriterClosedError). A vector step
         is visible to readers everywhere, whole, when `append` returns; a kill at any moment loses at most the one that
-        had not returned. When a lane of the segment is full, all open episodes are cut, as a long one is in any ring:
-        see `stepwell.Writer`.
+        had not returned. When a lane of the segment is full, the episodes of all environments that step are cut, as a
+        long one is in any ring: see `stepwell.Writer`.
     """
 
     _maker = "store.vector_writer()"
@@ -70,6 +73,10 @@ class VectorWriter(BaseWriter):
         self._segment: LaneWriter | None = None
         # the segment after this one, which is made while half of this one is still free
         self._next: NextSegment | None = None
+        # earlier segments with open episodes of environments that did not step since, and what was written before each
+        # of the segments after them: steps, or bytes
+        self._waiting: list[tuple[LaneWriter, int]] = []
+        self._num_written = 0
         self._num_until_next = 0
         self._kind = self._kind_with_final = 0
         self._values: LaneValues | None = None
@@ -147,8 +154,8 @@ class VectorWriter(BaseWriter):
         if self._limits[0] and not self._admits_step():
             return self._leave_gap(segment)
         try:
-            found = segment.append_step(kind)
-            if found:
+            found = 0 if self._waiting else segment.append_step(kind)
+            if found or self._waiting:
                 self._finish(segment, found, kind, final, metadata)
         except OSError as error:
             self._raise_from(error)
@@ -220,6 +227,12 @@ class VectorWriter(BaseWriter):
         while done < count:
             segment = self._segment
             assert segment is not None
+            if self._waiting:
+                # all environments step: then none waits any more
+                append_one(done)
+                self._set_flags(None, None, None)
+                done += 1
+                continue
             addresses = [array[done:].ctypes.data for array in (*flags, out)]
             for name, *_ in self._columns:
                 addresses.append(columns[name][done:].ctypes.data)
@@ -291,10 +304,6 @@ class VectorWriter(BaseWriter):
 
         Raises:
             StepError: as for `append`; nothing was written.
-
-        Notes:
-            An episode that was cut, and has no step since, stays as its last piece is: marked ``interrupted``, without
-            the flags, final values and metadata that are given here.
         """
         self._end(mask, terminated | truncated << 8, final, metadata)
 
@@ -309,9 +318,9 @@ class VectorWriter(BaseWriter):
         if segment is None:
             self._check_usable()
             return
-        skipped, origins = segment.skipped.copy(), segment.origins.copy()
+        pieces = [(one.skipped > 0, one.origins.copy()) for one in self._open_segments()]
         taken = self._end(mask, IS_DISCARDED, None, None)
-        gone = origins[taken & (skipped > 0)]
+        gone = np.concatenate([origins[taken & is_piece] for is_piece, origins in pieces])
         ids = [ids[np.isin(known, gone)] for known, ids in self._pieces]
         if len(gone) and ids:
             add_deleted(str(self._store.path), np.unique(np.concatenate(ids)))
@@ -319,33 +328,37 @@ class VectorWriter(BaseWriter):
     def flush(self) -> None:
         """Wait until all that was appended is on the disk, whatever ``sync`` says."""
         self._check_usable()
-        if self._segment is not None:
-            try:
-                self._segment.sync_committed()
-            except OSError as error:
-                self._raise_from(error)
+        try:
+            for segment in self._open_segments():
+                segment.sync_committed()
+        except OSError as error:
+            self._raise_from(error)
 
     def _seal_all(self) -> None:
-        segment, self._segment = self._segment, None
+        segments, self._segment, self._waiting = self._open_segments(), None, []
         unused = self._take_next()
         if unused is not None:
             self._seals.add(unused)
-        if segment is not None:
-            self._interrupt(segment)
-            self._seals.add(segment)
+        self._interrupt(segments)
 
-    def _interrupt(self, segment: LaneWriter) -> None:
+    def _interrupt(self, segments: list[LaneWriter]) -> None:
+        """End all open episodes, and seal the segments."""
         from stepwell.store.lane_writer import INTERRUPTED
 
-        assert self._values is not None
-        self._values.takes_part.fill(True)
-        self._has_no_flags = False
-        try:
-            segment.end_all(INTERRUPTED, has_final=False)
-        except BaseException:
-            # let go of the lock, or no process could recover the segment while this one lives
-            segment.close().close()
-            raise
+        if self._values is not None:
+            self._values.takes_part.fill(True)
+        failed: list[BaseException] = []
+        for segment in segments:
+            try:
+                segment.end_all(INTERRUPTED, has_final=False)
+            except BaseException as error:
+                # let go of the lock, or no process could recover the segment while this one lives
+                segment.close().close()
+                failed.append(error)
+            else:
+                self._seals.add(segment)
+        if failed:
+            raise failed[0]
 
     @property
     def num_envs(self) -> int:
@@ -356,7 +369,7 @@ class VectorWriter(BaseWriter):
         # an abandoned writer leaves what a killed one does, and is recovered the same way
         segment = getattr(self, "_segment", None)
         if segment is not None and self._pid == os.getpid():
-            for each in (self._take_next(), segment):
+            for each in (self._take_next(), *self._open_segments()):
                 if each is not None:
                     each.close().close()
 
@@ -388,6 +401,10 @@ class VectorWriter(BaseWriter):
         assert self._segment is not None
         return self._segment
 
+    def _open_segments(self) -> list[LaneWriter]:
+        """The segments that have open episodes, or may get some, the one that is written to last."""
+        return [*(one for one, _ in self._waiting), *([] if self._segment is None else [self._segment])]
+
     def _go_on_in(self, segment: LaneWriter) -> None:
         self._segment, self._num_until_next = segment, segment.lanes[1] // 2
 
@@ -418,7 +435,7 @@ class VectorWriter(BaseWriter):
             self._store.ensure_lanes()
             if self._clock is None:
                 self._open_ring(schema)
-            own = set() if self._segment is None else {self._segment.name}
+            own = {segment.name for segment in self._open_segments()}
             writers = 1 + len(growing_segments(path) - own)
         return LaneWriter(
             path,
@@ -524,15 +541,20 @@ class VectorWriter(BaseWriter):
         self._has_no_flags = False
         if final is not None:
             self._set_finals(final)
-        ends: npt.NDArray[np.bool_] = values.takes_part & segment.is_open_in
-        lines = None
-        if metadata is not None:
-            lines = [encode_metadata(metadata.get(lane, {})) for lane in np.flatnonzero(ends).tolist()]
+        ended = np.zeros(self._num_envs, np.bool_)
         try:
-            segment.end_all(flags, has_final=final is not None, lines=lines)
+            for each in self._open_segments():
+                ends = values.takes_part & each.is_open_in
+                lines = None
+                if metadata is not None:
+                    lines = [encode_metadata(metadata.get(lane, {})) for lane in np.flatnonzero(ends).tolist()]
+                each.end_all(flags, has_final=final is not None, lines=lines)
+                ended |= ends
+            segment.carry_no_more(values.takes_part)
+            self._seal_ended()
         except OSError as error:
             self._raise_from(error)
-        return ends | segment.carry_no_more(values.takes_part)
+        return ended
 
     def _finish(
         self,
@@ -548,35 +570,105 @@ class VectorWriter(BaseWriter):
         if final is not None and found != IS_SYNCED:
             self._set_finals(final)
         lines = None if metadata is None else self._lines(metadata)
-        if not segment.finish_step(found, kind, lines):
+        if not (self._go_on(segment, kind, lines) if self._waiting else segment.finish_step(found, kind, lines)):
             self._cut(segment, kind, lines)
 
+    def _go_on(self, segment: LaneWriter, kind: int, lines: list[bytes] | None) -> bool:
+        """Store a step with which episodes of earlier segments may go on; False, with nothing stored, without room."""
+        num_calls, waiting = segment.num_calls, [one for one, _ in self._waiting]
+        parts = self._prepare_pieces(waiting, segment)
+        try:
+            found = segment.append_step(kind)
+            is_stored = not found or segment.finish_step(found, kind, lines)
+        finally:
+            if segment.num_calls > num_calls:
+                self._end_pieces(waiting, parts)
+            else:
+                _take_back(waiting, parts, segment)
+        self._seal_ended()
+        return is_stored
+
+    def _prepare_pieces(self, segments: list[LaneWriter], new: LaneWriter) -> list[npt.NDArray[np.bool_]]:
+        """Have room for the ends of the pieces with which this step goes on in another segment; returns whose."""
+        assert self._values is not None
+        parts = [self._values.takes_part & segment.is_open_in for segment in segments]
+        try:
+            for segment, mask in zip(segments, parts, strict=True):
+                if mask.any():
+                    segment.prepare_pieces(mask)
+                    new.carry_in(mask, *segment.carry_lanes())
+        except BaseException:
+            _take_back(segments, parts, new)
+            raise
+        return parts
+
+    def _end_pieces(self, segments: list[LaneWriter], parts: list[npt.NDArray[np.bool_]]) -> None:
+        """End the pieces with which this step went on."""
+        for segment, mask in zip(segments, parts, strict=True):
+            if mask.any():
+                self._note_pieces(segment, mask)
+                segment.end_pieces(mask, has_final=True)
+
+    def _note_pieces(self, segment: LaneWriter, mask: npt.NDArray[np.bool_]) -> None:
+        """Remember the pieces of some lanes for `discard_episodes`."""
+        self._pieces.append((np.where(mask, segment.carry_lanes()[1], -1), np.where(mask, new_ids(segment), -1)))
+
     def _cut(self, segment: LaneWriter, kind: int, lines: list[bytes] | None) -> None:
-        """Go on in a new segment, with this step as its first, and end the pieces of open episodes before it."""
+        """Go on in a new segment, with this step as its first, and end the pieces with which it goes on before it."""
         # what a seal before met is said before this step is stored
         self._seals.check()
-        origins = segment.carry_lanes()
+        assert self._store.capacity is not None
+        in_bytes = self._store.capacity.unit == "bytes"
+        num_written = self._num_written + (segment.num_bytes if in_bytes else segment.num_steps)
         new = self._take_next() or self._make_segment(segment.schema)
+        segments = self._open_segments()
+        parts: list[npt.NDArray[np.bool_]] = []
         try:
             # in this order: a step that cannot be stored leaves all episodes as they were
-            segment.prepare_pieces()
-            new.carry_in(*origins)
+            new.carry_in(~segment.is_open_in, *segment.carry_lanes())
+            parts = self._prepare_pieces(segments, new)
             found = new.append_step(kind)
             if found:
                 new.finish_step(found, kind, lines)
             if self._sync == "episode":
                 new.sync_committed()
-            starts = np.where(segment.is_open_in, new_ids(segment), -1)
-            segment.end_pieces()
+            self._end_pieces(segments, parts)
         except BaseException:
-            segment.take_back()
+            _take_back(segments, parts, new)
             new.abandon()
             self._seals.add(new)
             raise
-        known = [piece for piece in self._pieces if np.isin(piece[0], origins[1][origins[0] > 0]).any()]
-        self._pieces = [*known, (origins[1], starts)]
+        self._num_written = num_written
+        self._waiting.append((segment, num_written))
         self._go_on_in(new)
-        self._seals.add(segment)
+        self._leave_evicted(new, self._store.capacity.amount)
+        self._seal_ended()
+        origins = np.concatenate([each.carry_lanes()[1] for each in self._open_segments()])
+        self._pieces = [piece for piece in self._pieces if np.isin(piece[0], origins).any()]
+
+    def _leave_evicted(self, new: LaneWriter, capacity: int) -> None:
+        """End the pieces of environments that wait where nothing is left of their segment: a ring has let it go."""
+        from stepwell.store.lane_writer import INTERRUPTED, IS_PIECE
+
+        for number, (segment, num_written) in enumerate(self._waiting):
+            # files that are open are few in a process: 32 such segments have some 300
+            if self._num_written - num_written >= capacity or len(self._waiting) - number > MAX_WAITING:
+                mask = segment.is_open_in
+                # without space this is done at the next cut
+                with suppress(OSError):
+                    segment.prepare_pieces(mask)
+                    new.carry_in(mask, *segment.carry_lanes())
+                    self._note_pieces(segment, mask)
+                    # it may never step again: should this writer die, this is how it ended
+                    segment.end_pieces(mask, has_final=False, flags=IS_PIECE | INTERRUPTED)
+
+    def _seal_ended(self) -> None:
+        """Seal the segments in which no environment waits any more."""
+        ended = [segment for segment, _ in self._waiting if not segment.has_open_episode]
+        if ended:
+            self._waiting = [each for each in self._waiting if each[0].has_open_episode]
+        for segment in ended:
+            self._seals.add(segment)
 
     def _admits_step(self) -> bool:
         """Wait for the tables that hold the writers of this ring; False where the vector step is to be dropped."""
@@ -597,15 +689,25 @@ class VectorWriter(BaseWriter):
         taken: dict[str, npt.NDArray[Any]] = {name: target for name, _, _, target in self._columns}
         for name, target in self._finals:
             target[...] = taken[name]
-        ends = int(np.count_nonzero(values.takes_part & segment.is_open_in))
+        ends = 0
         try:
-            segment.end_all(INTERRUPTED, has_final=bool(self._finals))
+            for each in self._open_segments():
+                ends += int(np.count_nonzero(values.takes_part & each.is_open_in))
+                each.end_all(INTERRUPTED, has_final=bool(self._finals))
+            segment.carry_no_more(values.takes_part)
+            self._seal_ended()
         except OSError as error:
             self._raise_from(error)
-        segment.carry_no_more(values.takes_part)
         if self._gate is not None:
             self._gate.count_ends(ends)
         return np.full(self._num_envs, -1, np.int64)
+
+
+def _take_back(segments: list[LaneWriter], parts: list[npt.NDArray[np.bool_]], new: LaneWriter) -> None:
+    """Leave episodes that were to go on in another segment as they were."""
+    for segment, mask in zip(segments, parts, strict=False):
+        segment.take_back()
+        new.carry_no_more(mask)
 
 
 def new_ids(segment: LaneWriter) -> Int64s:

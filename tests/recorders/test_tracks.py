@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from stepwell.recorders.tracks import EpisodeBuffer, EpisodeTrack, to_metadata
+from stepwell.recorders.tracks import EpisodeTrack, to_metadata
 
 
 class ListWriter:
@@ -23,9 +23,6 @@ class ListWriter:
 
     def discard_episode(self):
         self.open = []
-
-    def add_episode(self, columns, **record):
-        self.episodes.append((columns, record))
 
 
 def test_a_track_stores_each_observation_once_and_the_last_as_final():
@@ -54,22 +51,6 @@ def test_a_refused_step_takes_the_episode_with_it():
         track.step({"action": 11}, {"observation": 2})
     track.end()
     assert (writer.open, writer.episodes, track.is_recording) == ([], [], False)
-
-
-def test_a_buffer_hands_over_whole_episodes_with_their_final_observation():
-    writer = ListWriter()
-    buffer = EpisodeBuffer(writer, frozenset({"points"}))
-    for t in range(2):
-        buffer.append({"observation": np.array([t]), "points": np.zeros((t, 2)), "task": "x", "action": np.array(t)})
-    buffer.end_episode(
-        terminated=False, truncated=True, final={"observation": np.array([2]), "points": np.zeros((2, 2))}, seed=1
-    )
-    ((columns, record),) = writer.episodes
-    assert record == {"terminated": False, "truncated": True, "seed": 1}
-    assert columns["observation"].tolist() == [[0], [1], [2]]
-    assert [len(points) for points in columns["points"]] == [0, 1, 2]
-    assert columns["task"] == ["x", "x"]
-    assert columns["action"].tolist() == [0, 1]
 
 
 def test_metadata_becomes_json_types():

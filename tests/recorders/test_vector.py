@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from counting import SCHEDULES, CountingEnv, action_of, cut, expected, run_episode, stored
+from gymnasium import Env, spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import stepwell
@@ -22,7 +23,7 @@ def make_envs(mode, kind=SyncVectorEnv, **options):
     )
 
 
-# a ring has one vector writer for all environments, other stores have a writer for each
+# a ring has one segment for all environments, other stores have a writer for each
 @pytest.fixture(params=[None, 10_000], ids=["plain", "ring"])
 def store(request, tmp_path):
     with stepwell.create(tmp_path / "vector.well", schema_of(CountingEnv()), capacity=request.param) as store:
@@ -233,3 +234,53 @@ def test_a_reset_while_an_autoreset_is_due_stores_no_reset_row(store, shared_mem
     for episode in stored(store):
         number, index, _ = episode["observation"][0]
         assert episode == {**cut(expected(number, index), episode["length"]), **ends_of(episode)}
+
+
+class RaggedEnv(Env):
+    """Observations of which some vary in size; episodes of 3 steps."""
+
+    observation_space = spaces.Dict(
+        {
+            "text": spaces.Text(20),
+            "points": spaces.Sequence(spaces.Box(0, 9, (2,), np.float32)),
+            "x": spaces.Discrete(9),
+        }
+    )
+    action_space = spaces.Text(20)
+
+    def __init__(self, number):
+        self.number = number
+
+    def observe(self):
+        points = tuple(np.full(2, self.t, np.float32) for _ in range(self.t))
+        return {"text": f"{self.number}-{self.t}", "points": points, "x": self.t}
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self.observe(), {"said": "reset"}
+
+    def step(self, action):
+        self.t += 1
+        return self.observe(), 1.0, self.t == 3, False, {"said": f"{action} {self.t}"}
+
+
+@pytest.mark.parametrize("writers", [None, 1])
+@pytest.mark.parametrize("mode", MODES)
+def test_values_that_vary_in_size_are_recorded(tmp_path, mode, writers):
+    schema = schema_of(RaggedEnv(0), infos={"said": stepwell.Text()})
+    store = stepwell.create(tmp_path / "ragged.well", schema)
+    envs = SyncVectorEnv([functools.partial(RaggedEnv, i) for i in range(2)], autoreset_mode=mode)
+    with VectorRecorder(envs, store, writers=writers) as envs:
+        envs.reset()
+        for _ in range(8):
+            result = envs.step(("go", "stop"))
+            if mode == "Disabled" and result[2].any():
+                envs.reset()
+    whole = [episode for episode in store if episode.terminated]
+    assert len(whole) >= 4
+    for episode in whole:
+        number = episode["observation.text"][0][0]
+        assert episode["observation.text"] == [f"{number}-{t}" for t in range(4)]
+        assert [len(points) for points in episode["observation.points"]] == [0, 1, 2, 3]
+        assert episode["action"] == [("go", "stop")[int(number)]] * 3
+        assert episode["info.said"] == [f"{episode['action'][0]} {t}" for t in range(1, 4)]

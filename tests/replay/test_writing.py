@@ -54,6 +54,48 @@ def test_a_step_that_no_limiter_lets_in_is_refused_and_not_written(store: stepwe
     writer.close()
 
 
+@pytest.mark.parametrize("capacity", [None, 100])
+def test_every_method_of_a_vector_writer_writes_and_tables_follow(tmp_path: Path, capacity: int | None) -> None:
+    store = stepwell.create(tmp_path / "a.well", SCHEMA, capacity=capacity)
+    table, x, done = Table(store), np.arange(3, dtype=np.float32), np.array([True, False, False])
+    with TableTarget(store, table).vector_writer(3) as writer:
+        assert (writer.append(x=x) >= 0).all()
+        writer.append({"x": x}, terminated=done, final={"x": x})
+        assert table.size == 2 + 1 + 1
+        assert writer.append_batch({"x": np.stack([x, x])}).shape == (2, 3)
+        assert table.size == 3 * 3 + 1 - 1 + 1 - 1
+        writer.end_episodes(np.array([False, True, False]), final={"x": x})
+        assert table.size == 10
+        writer.discard_episodes(np.array([False, False, True]))
+        assert table.size == 7
+        writer.flush()
+        assert (writer.schema, writer.num_envs) == (store.schema, 3)
+        assert "TableVectorWriter of <VectorWriter" in repr(writer)
+
+
+@pytest.mark.parametrize("capacity", [None, 100])
+def test_a_vector_step_that_no_limiter_lets_in_is_refused_whole(tmp_path: Path, capacity: int | None) -> None:
+    store = stepwell.create(tmp_path / "a.well", SCHEMA, capacity=capacity)
+    table, x = Table(store, limiter=SampleToInsertRatio(1.0, 1, (-3.0, 3.0))), np.arange(3, dtype=np.float32)
+    writer = TableTarget(store, table, timeout=0.01).vector_writer(3)
+    for _ in range(2):
+        writer.append(x=x)
+    with pytest.raises(RateLimitError, match="Nothing was written"):
+        for _ in range(20):
+            writer.append(x=x)
+    store.refresh()
+    written = store.num_steps
+    assert written % 3 == 0
+    with pytest.raises(RateLimitError):
+        writer.append_batch({"x": np.stack([x, x])})
+    store.refresh()
+    assert store.num_steps == written
+    table.sample(3)
+    writer.append(x=x)
+    writer.close()
+    assert store.num_steps == written + 3
+
+
 def test_a_time_out_that_is_no_number_of_seconds_is_refused(store: stepwell.Store) -> None:
     with store.writer() as writer, pytest.raises(TableError, match="timeout=nan"):
         TableWriter(writer, Table(store), timeout=float("nan"))

@@ -284,6 +284,7 @@ def test_what_a_writer_keeps_is_what_a_model_keeps(calls: list[tuple[str, int]])
 @given(
     num_envs=st.integers(1, 4),
     segment_bytes=st.sampled_from([400, 100_000]),
+    codec=st.sampled_from(["raw", "zstd"]),
     calls=st.lists(
         st.one_of(
             st.tuples(st.just("append"), st.lists(st.booleans(), min_size=4, max_size=4)),
@@ -295,11 +296,10 @@ def test_what_a_writer_keeps_is_what_a_model_keeps(calls: list[tuple[str, int]])
     ),
 )
 def test_what_a_vector_writer_keeps_is_what_a_model_keeps(
-    num_envs: int, segment_bytes: int, calls: list[tuple[str, Any]]
+    num_envs: int, segment_bytes: int, codec: str, calls: list[tuple[str, Any]]
 ) -> None:
-    ring = stepwell.create(
-        ":memory:", {**SCHEMA, "env": Array((), "int64")}, capacity=100_000, segment_bytes=segment_bytes
-    )
+    schema = {**SCHEMA, "env": Array((), "int64", codec=codec)}
+    ring = stepwell.create(":memory:", schema, capacity=100_000, segment_bytes=segment_bytes)
     gate = gate_of(ring, "drop")
     room, num_dropped, t = 1 << 60, 0, 0
     kept: list[list[tuple[list[int], float | None]]] = [[] for _ in range(num_envs)]

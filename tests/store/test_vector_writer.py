@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell
-from stepwell import Array, Image, Text
+from stepwell import Array, StepwellError, Text
 from stepwell.errors import SchemaError, StepError, StoreVersionError, WriterClosedError
 from stepwell.store.lanes import LANE_MARKS, LANE_STEPS
 from tests.store.vector_models import SCHEMA, Model, observation, read
@@ -181,12 +181,12 @@ def test_metadata_goes_to_the_episodes_that_end(tmp_path: Path) -> None:
     assert [episode.metadata for episode in store] == [{}, {"seed": 5}, {"reset": True}]
 
 
-def test_stores_that_cannot_have_lanes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SchemaError, match="capacity"):
-        stepwell.create(tmp_path / "plain.well", SCHEMA).vector_writer(2)
-    encoded = {"image": Image((16, 16, 3), codec="zstd"), "note": Text()}
-    with pytest.raises(SchemaError, match="'image', 'note'"):
-        stepwell.create(tmp_path / "ring.well", encoded, capacity=100).vector_writer(2)
+def test_numbers_of_environments_and_writers_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "plain.well", SCHEMA)
+    with pytest.raises(StepwellError, match="1 to 65536"):
+        store.vector_writer(0)
+    with pytest.raises(SchemaError, match="writers=4"):
+        store.vector_writer(3, writers=4)
 
 
 def test_a_schema_is_inferred_from_one_environment(tmp_path: Path) -> None:

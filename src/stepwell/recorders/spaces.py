@@ -108,6 +108,15 @@ class SpaceColumn:
         array = np.array(value)
         return array if array.dtype == self.dtype else _cast(self, array)
 
+    def stored_all(self, values: Any) -> npt.NDArray[Any]:
+        """Return copies of the values of n environments, [n, ...]; of a ragged feature as objects."""
+        if not self.feature.is_ragged:
+            return np.asarray(self.stored(values))
+        rows = np.empty(len(values), object)
+        for number, value in enumerate(values):
+            rows[number] = self.stored(value)
+        return rows
+
 
 class SpaceColumns:
     """The columns of one space, and how a value of the space becomes a value of each."""
@@ -130,6 +139,10 @@ class SpaceColumns:
     def flatten(self, value: Any) -> dict[str, Any]:
         """Return the value of each column, in the dtype of its space."""
         return {leaf.name: leaf.stored(_part(leaf, value)) for leaf in self.leaves}
+
+    def flatten_all(self, values: Any) -> dict[str, npt.NDArray[Any]]:
+        """Return the values of n environments, [n, ...] by column."""
+        return {leaf.name: leaf.stored_all(_part(leaf, values)) for leaf in self.leaves}
 
 
 def _leaves(
@@ -248,6 +261,14 @@ class StepColumns:
         """Return the columns of an action."""
         return self._action.flatten(value)
 
+    def observations(self, values: Any) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns of the observations of n environments at once."""
+        return self._observation.flatten_all(values)
+
+    def actions(self, values: Any) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns of the actions of n environments at once."""
+        return self._action.flatten_all(values)
+
     def outcomes(
         self, rewards: Any, mask: npt.NDArray[np.bool_], find: Callable[[str, int], Any]
     ) -> dict[str, npt.NDArray[Any]]:
@@ -255,7 +276,8 @@ class StepColumns:
         columns = {"reward": np.asarray(self._reward.stored(np.reshape(rewards, mask.shape)))}
         for name in self.infos:
             feature = self._infos[name].feature
-            values = np.zeros((len(mask), *feature.fixed_shape), feature.np_dtype)
+            is_ragged, num = feature.is_ragged, len(mask)
+            values = np.empty(num, object) if is_ragged else np.zeros((num, *feature.fixed_shape), feature.np_dtype)
             for env in np.flatnonzero(mask).tolist():
                 values[env] = self._info(name, find(name, env))
             columns[f"{INFO}.{name}"] = values

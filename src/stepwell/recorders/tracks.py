@@ -17,14 +17,14 @@ import numpy as np
 
 from stepwell.errors import SchemaError
 
-__all__ = ["EpisodeBuffer", "EpisodeSink", "EpisodeTrack", "check_metadata_names", "to_metadata"]
+__all__ = ["EpisodeSink", "EpisodeTrack", "check_metadata_names", "to_metadata"]
 
 # what end_episode and the recorders themselves put there
 TAKEN_NAMES = frozenset({"terminated", "truncated", "final", "seed", "options", "reset", "closed", "failed"})
 
 
 class EpisodeSink(Protocol):
-    """Where a track's steps go: a writer, or an `EpisodeBuffer` before one."""
+    """Where a track's steps go: a writer."""
 
     def append(self, step: Mapping[str, Any], /) -> Any:
         """Add one step."""
@@ -83,36 +83,6 @@ class EpisodeTrack:
             if num_steps:
                 self._sink.discard_episode()
             raise
-
-
-class EpisodeBuffer:
-    """Keeps one episode in memory and hands it to a writer as a whole, so that several environments share a writer."""
-
-    def __init__(self, writer: Any, ragged_names: frozenset[str] = frozenset()) -> None:
-        self._writer = writer
-        self._ragged_names = ragged_names
-        self._columns: dict[str, list[Any]] = {}
-
-    def append(self, step: Mapping[str, Any], /) -> None:
-        """Add one step to the episode in memory."""
-        for name, value in step.items():
-            self._columns.setdefault(name, []).append(value)
-
-    def end_episode(self, *, terminated: bool, truncated: bool, final: Mapping[str, Any], **metadata: Any) -> Any:
-        """Write the episode; returns what the writer's ``add_episode`` returns."""
-        columns, self._columns = self._columns, {}
-        for name, value in final.items():
-            columns[name].append(value)
-        stacked = {name: self._stack(name, values) for name, values in columns.items()}
-        return self._writer.add_episode(stacked, terminated=terminated, truncated=truncated, **metadata)
-
-    def discard_episode(self) -> None:
-        """Forget the episode in memory."""
-        self._columns = {}
-
-    def _stack(self, name: str, values: list[Any]) -> Any:
-        is_list = name in self._ragged_names or isinstance(values[0], str | bytes)
-        return values if is_list else np.stack(values)
 
 
 def to_metadata(value: Any) -> Any:

@@ -15,7 +15,7 @@ from gymnasium.vector.utils import iterate
 from stepwell.errors import SchemaError, StepError
 from stepwell.recorders.lane_tracks import Columns, LaneTracks
 from stepwell.recorders.spaces import MISSING, StepColumns
-from stepwell.recorders.tracks import EpisodeBuffer, EpisodeTrack, check_metadata_names, to_metadata
+from stepwell.recorders.tracks import check_metadata_names, to_metadata
 
 if TYPE_CHECKING:
     from stepwell.store import Store
@@ -41,11 +41,10 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
     Args:
         envs: the vector environment.
         store: where the episodes go.
-        writers: number of writers. Default: in a ring whose features are all raw, one vector writer for all
-            environments (see `stepwell.store.VectorWriter`); else one an environment, with one open segment each, so
-            that a crash loses only what was not committed. With fewer, the running episode of each environment is kept
-            in memory and written when it ends (environment i by writer ``i % writers``): fewer open segments, but a
-            crash loses the running episodes.
+        writers: with how many open segments, see `stepwell.Store.vector_writer`. Default: in a ring whose features are
+            all raw, one for all environments; elsewhere one an environment, so that a crash loses only what was not
+            committed. With fewer, the running episode of each environment is kept in memory and written when it ends
+            (environment i by writer ``i % writers``): a crash loses the running episodes.
         infos: keys of ``infos`` stored at every step, as in `EpisodeRecorder`.
         episode_infos: keys of the last step's ``infos`` that go into the episode's metadata, where present.
         metadata: added to every episode's metadata.
@@ -91,31 +90,12 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
         self._columns = StepColumns(envs.single_observation_space, envs.single_action_space, store.schema, infos, False)
         self._episode_infos = tuple(episode_infos)
         self._episode_metadata = dict(metadata or {})
-        self._lanes: LaneTracks | None = None
         self._resets_next = np.zeros(envs.num_envs, dtype=bool)
         self._may_reset_twice = isinstance(envs.unwrapped, AsyncVectorEnv) and not envs.unwrapped.shared_memory
         self._last_infos: Infos = {}
-        if writers is None and self._may_have_lanes(store):
-            self._writers: Sequence[Any] = [store.vector_writer(envs.num_envs)]
-            self._lanes = LaneTracks(self._writers[0], self._episode_metadata)
-            self._is_recording = True
-            return
-        num_writers = envs.num_envs if writers is None else writers
-        if not 1 <= num_writers <= envs.num_envs:
-            raise SchemaError(f"writers={writers}: allowed is 1 to the number of environments, {envs.num_envs}.")
-        self._writers = [store.writer() for _ in range(num_writers)]
-        sinks: Sequence[Any] = self._writers
-        if num_writers < envs.num_envs:
-            ragged = self._columns.ragged_names
-            sinks = [EpisodeBuffer(self._writers[i % num_writers], ragged) for i in range(envs.num_envs)]
-        self._tracks = [EpisodeTrack(sink) for sink in sinks]
+        self._writer = store.vector_writer(envs.num_envs, writers=writers)
+        self._lanes = LaneTracks(self._writer, self._episode_metadata)
         self._is_recording = True
-
-    def _may_have_lanes(self, store: Store) -> bool:
-        """Whether a vector writer takes what is recorded: into a ring, rows of one size, and no target of tables."""
-        if getattr(store, "capacity", None) is None or store.schema is None:
-            return False
-        return all(feature.is_raw for feature in store.schema.values())
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -132,31 +112,19 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
         unknown = self._resets_next & self._may_reset_twice
         self._resets_next[list(chosen)] = False
         chosen = [i for i in chosen if not unknown[i]]
-        if self._is_recording and self._lanes is not None:
+        if self._is_recording:
             metadata = {i: _reset_metadata(seed, given, i) for i in chosen}
-            self._lanes.begin(self._mask_of(chosen), self._observed(observations), metadata)
-        elif self._is_recording:
-            singles = self._singles(observations)
-            for i in chosen:
-                self._begin(i, singles[i], _reset_metadata(seed, given, i))
+            self._lanes.begin(self._mask_of(chosen), self._columns.observations(observations), metadata)
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments and store the step of each that is not the row of a reset."""
         if not self._is_recording:
             return cast("tuple[Any, Any, Any, Any, dict[str, Any]]", self.env.step(actions))
-        stored: Any
-        if self._lanes is not None:
-            stored = self._columns.action(actions) if self._lanes.is_recording.any() else {}
-        else:
-            single_actions = list(iterate(self.env.action_space, actions))
-            stored = [
-                self._columns.action(action) if track.is_recording else {}
-                for track, action in zip(self._tracks, single_actions, strict=True)
-            ]
+        stored = self._columns.actions(actions) if self._lanes.is_recording.any() else {}
         try:
             result = self.env.step(actions)
-            errors = self._record_all(stored, result) if self._lanes is None else self._record_lanes(stored, result)
+            errors = self._record(stored, result)
         except BaseException:
             # which environments moved is unknown: later steps must not be joined to the stored ones
             self._resets_next[:] = False
@@ -167,17 +135,14 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
         return cast("tuple[Any, Any, Any, Any, dict[str, Any]]", result)
 
     def close(self, **kwargs: Any) -> None:
-        """End the running episodes with ``{"closed": true}``, close the writers and the environments."""
-        # last in, first out, and each whatever the others raise: one writer that fails must not leave the rest open
+        """End the running episodes with ``{"closed": true}``, close the writer and the environments."""
+        # last in, first out, and each whatever the others raise
         with ExitStack() as stack:
             stack.callback(super().close, **kwargs)
             if self._is_recording:
                 self._is_recording = False
-                for writer in self._writers:
-                    stack.callback(writer.close)
-                groups = [range(self.num_envs)] if self._lanes is not None else [[i] for i in range(self.num_envs)]
-                for group in reversed(groups):
-                    stack.callback(self._end_all, group, closed=True)
+                stack.callback(self._writer.close)
+                stack.callback(self._end_all, range(self.num_envs), closed=True)
 
     def __enter__(self) -> VectorRecorder:
         return self
@@ -185,10 +150,9 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _record_lanes(self, actions: Columns, result: tuple[Any, Any, Any, Any, Infos]) -> list[Exception]:
+    def _record(self, actions: Columns, result: tuple[Any, Any, Any, Any, Infos]) -> list[Exception]:
         """Record the step of all environments at once; what is refused of one drops its episode, and no other."""
         lanes = self._lanes
-        assert lanes is not None
         observations, rewards, terminations, truncations, infos = result
         begins = self._resets_next
         ends = [np.asarray(flags, np.bool_) & ~begins for flags in (terminations, truncations)]
@@ -202,7 +166,9 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
             return _find_vector_info(infos.get("final_info", {}) if resets[i] else infos, name, i)
 
         observed = self._all_or_each(
-            lambda: self._observed(observations), lambda i: self._observed(self._singles(observations)[i]), errors
+            lambda: self._columns.observations(observations),
+            lambda i: self._observed(self._singles(observations)[i]),
+            errors,
         )
         outcome = self._all_or_each(
             lambda: self._columns.outcomes(rewards, mask, lambda name, i: find(i, name)),
@@ -239,8 +205,12 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
             found = max(rows.values(), key=len, default={})
             if not found:
                 raise error from None
+        ragged, num = self._columns.ragged_names, self.num_envs
         columns = {
-            name: np.zeros((self.num_envs, *np.shape(value)), np.asarray(value).dtype) for name, value in found.items()
+            name: np.empty(num, object)
+            if name in ragged
+            else np.zeros((num, *np.shape(value)), np.asarray(value).dtype)
+            for name, value in found.items()
         }
         for i, row in rows.items():
             for name, value in row.items():
@@ -278,60 +248,12 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
     def _end_all(self, environments: Iterable[int], **marks: bool) -> None:
         """End running episodes that neither terminated nor were truncated."""
         infos = self._last_infos
-        if self._lanes is None:
-            for i in environments:
-                self._end(i, infos, **marks)
-            return
         mask = self._mask_of(environments) & self._lanes.is_recording
         metadata = {
             i: {**self._infos_of(functools.partial(_find_vector_info_of, infos, i)), **marks}
             for i in np.flatnonzero(mask).tolist()
         }
         self._lanes.end(mask, metadata)
-
-    def _record_all(self, actions: list[dict[str, Any]], result: tuple[Any, Any, Any, Any, Infos]) -> list[Exception]:
-        errors = []
-        observations, rewards, terminations, truncations, infos = result
-        singles = self._singles(observations)
-        for i, action in enumerate(actions):
-            ends = bool(terminations[i]), bool(truncations[i])
-            # what is refused of one environment must not leave a gap in the episodes of the others
-            try:
-                self._record(i, singles[i], action, reward=rewards[i], ends=ends, infos=infos)
-            except Exception as error:
-                errors.append(error)
-        self._last_infos = infos
-        return errors
-
-    def _record(
-        self, i: int, observation: Any, action: Mapping[str, Any], *, reward: Any, ends: tuple[bool, bool], infos: Infos
-    ) -> None:
-        if self._resets_next[i]:
-            self._resets_next[i] = False
-            self._begin(i, observation, {})
-            return
-        is_done = any(ends)
-        self._resets_next[i] = is_done and self._mode == "NextStep"
-        has_reset = is_done and self._mode == "SameStep"
-        try:
-            if self._tracks[i].is_recording:
-                with self._tracks[i].no_gaps():
-                    own_infos = infos.get("final_info", {}) if has_reset else infos
-                    outcome = self._columns.outcome(reward, lambda name: _find_vector_info(own_infos, name, i))
-                    next_observation = self._final_observation(infos, i) if has_reset else observation
-                    self._tracks[i].step({**action, **outcome}, self._observed(next_observation))
-                    if is_done:
-                        self._end(i, own_infos, terminated=ends[0], truncated=ends[1])
-        finally:
-            if has_reset:
-                self._begin(i, observation, {})
-
-    def _begin(self, i: int, observation: Any, metadata: Mapping[str, Any]) -> None:
-        self._tracks[i].begin(self._observed(observation), {**self._episode_metadata, **metadata})
-
-    def _end(self, i: int, infos: Infos, *, terminated: bool = False, truncated: bool = False, **marks: bool) -> None:
-        values = self._infos_of(lambda name: _find_vector_info(infos, name, i))
-        self._tracks[i].end(terminated=terminated, truncated=truncated, **values, **marks)
 
     def _observed(self, observation: Any) -> dict[str, Any]:
         return self._columns.observation(observation, self.env.render)

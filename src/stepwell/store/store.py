@@ -34,7 +34,7 @@ from stepwell.store.records import Capacity, StoreRecord, Sync, reaching, read_r
 from stepwell.store.ring import Evictor, SegmentLimit
 from stepwell.store.sealing import remove_earlier
 from stepwell.store.snapshot import SegmentList
-from stepwell.store.vector_writer import VectorWriter, check_lanes
+from stepwell.store.vector_writer import VectorWriter
 from stepwell.store.writer import Writer
 
 if TYPE_CHECKING:
@@ -293,16 +293,19 @@ class Store:
             key=None if key is None else self._take_key(key, is_placed=ordinal is not None or tag is not None),
         )
 
-    def vector_writer(self, num_envs: int, *, sync: Sync | None = None) -> VectorWriter:
-        """Return a writer that records steps of ``num_envs`` environments at once, into a ring.
+    def vector_writer(self, num_envs: int, *, sync: Sync | None = None, writers: int | None = None) -> VectorWriter:
+        """Return a writer that records steps of ``num_envs`` environments at once.
 
         Args:
             num_envs: how many environments, 1 to 65,536.
             sync: when to wait for the disk: "none" (default: the store's), "episode" or "step".
+            writers: with how many segments that are open. Default: in a ring whose features are all raw, one for all
+                environments; elsewhere one an environment, so that a kill loses a vector step at most. With fewer, the
+                running episode of each is kept in memory, and written when it ends.
 
         Raises:
             ReadOnlyError: the store was opened for reading only.
-            SchemaError: the store is no ring, or has features whose rows are encoded.
+            SchemaError: not 1 to ``num_envs`` writers.
         """
         self.check_writable("write to it")
         sync = self._record.sync if sync is None else sync
@@ -310,8 +313,9 @@ class Store:
             raise StepwellError(f'sync={sync!r} is not one of "none", "episode", "step".')
         if not 1 <= num_envs <= MAX_ENVS:
             raise StepwellError(f"{num_envs} environments. Allowed: 1 to {MAX_ENVS}.")
-        check_lanes(self.schema, self.capacity)
-        return VectorWriter(self, int(num_envs), sync=sync)
+        if writers is not None and not 1 <= writers <= num_envs:
+            raise SchemaError(f"writers={writers}: allowed is 1 to the number of environments, {num_envs}.")
+        return VectorWriter(self, int(num_envs), sync=sync, num_writers=writers)
 
     def ensure_lanes(self) -> None:
         """Let the store's record say that segments may have lanes."""

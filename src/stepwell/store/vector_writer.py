@@ -1,29 +1,39 @@
-"""The vector writer: a step of n environments by one call, into lanes of one segment."""
+"""The vector writer: a step of n environments by one call, into lanes of one segment, or by a writer for each."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import SchemaError, StepError
+from stepwell.errors import StepError
 from stepwell.schema import Schema, flatten, infer_schema
 from stepwell.sizes import counted
 from stepwell.store.base_writer import BaseWriter
 from stepwell.store.beneath import system_errors
+from stepwell.store.encoding import QUEUE_BYTES
 from stepwell.store.layout import MAX_ROWS
 from stepwell.store.maintenance import add_deleted
 from stepwell.store.records import Capacity, Sync, fixed_row_bytes
-from stepwell.store.ring import LEAST_ROWS, SHARE, growing_segments
-from stepwell.store.values import accept_column, check_mapping, encode_metadata, missing_features_error
+from stepwell.store.ring import LEAST_ROWS, SHARE, SegmentLimit, growing_segments
+from stepwell.store.values import (
+    accept_column,
+    acceptor,
+    check_mapping,
+    encode_metadata,
+    has_rows,
+    is_column,
+    missing_features_error,
+)
 
 if TYPE_CHECKING:
     from stepwell.store.lane_writer import LaneValues, LaneWriter, NextSegment
+    from stepwell.store.separate_writers import Ending, SeparateWriters
     from stepwell.store.store import Store
 
 __all__ = ["VectorWriter"]
@@ -39,10 +49,11 @@ _BOOL = np.dtype(np.bool_)
 
 
 class VectorWriter(BaseWriter):
-    """Record n environments that step together into a ring.
+    """Record n environments that step together, or some of them at a time.
 
-    Made by ``store.vector_writer(n)``. A vector step is stored and committed by one call, whatever n is; each
-    environment has an episode of its own, which ends when it ends.
+    Made by ``store.vector_writer(n)``. Each environment has an episode of its own, which begins and ends when it does.
+    In a ring whose features are all raw a vector step is stored and committed by one call, whatever n is, into one
+    segment; elsewhere each environment has a writer, made with its first step.
 
     Example:
         >>> import numpy as np, stepwell
@@ -59,17 +70,26 @@ class VectorWriter(BaseWriter):
         [(3, True), (4, False), (1, False), (4, False)]
 
     Notes:
-        One thread at a time; after a fork only the parent may go on (the child gets WriterClosedError). A vector step
-        is visible to readers everywhere, whole, when `append` returns; a kill at any moment loses at most the one that
-        had not returned. When a lane of the segment is full, the episodes of all environments that step are cut, as a
-        long one is in any ring: see `stepwell.Writer`.
+        One thread at a time; after a fork only the parent may go on (the child gets WriterClosedError). A kill at any
+        moment loses at most the vector step that had not returned.
+
+        With one segment, a vector step is visible to readers everywhere, whole, when `append` returns. When the rows of
+        an environment in it are full, the episodes of all that step are cut, as a long one is in any ring: see
+        `stepwell.Writer`.
+
+        With a writer for each environment, readers see the steps of one vector step one after the other, and episodes
+        are as `stepwell.Writer` records them. An error of the disk or of a codec when some environments had stored
+        their step ends the open episodes of all that step, marked ``interrupted``; what comes next are others. With
+        fewer ``writers`` than environments running episodes are in memory: a kill loses them whole.
     """
 
     _maker = "store.vector_writer()"
 
-    def __init__(self, store: Store, num_envs: int, *, sync: Sync) -> None:
+    def __init__(self, store: Store, num_envs: int, *, sync: Sync, num_writers: int | None) -> None:
         super().__init__(store, sync=sync)
-        self._num_envs = num_envs
+        self._num_envs, self._num_writers = num_envs, num_writers
+        # where segments have no lanes
+        self._separate: SeparateWriters | None = None
         self._segment: LaneWriter | None = None
         # the segment after this one, which is made while half of this one is still free
         self._next: NextSegment | None = None
@@ -112,11 +132,13 @@ class VectorWriter(BaseWriter):
             features: the same as ``step``, as keywords.
 
         Returns:
-            The ids of the steps, int64 [n]; -1 where the mask is False.
+            The ids of the steps, int64 [n]; -1 where the mask is False, or the running episode is in memory.
 
         Raises:
             StepError: a feature is missing, unknown, or of another dtype or shape; nothing was written.
-            DiskFullError: no space; nothing of this step is visible, and the writer may be used again.
+            DiskFullError: no space; nothing of this step is visible, and the writer may be used again. (Where each
+                environment has a writer: see Notes of the class.)
+            EncodeError: a value could not be encoded; see Notes of the class.
             RateLimitError: a table with back-pressure refuses the step; nothing was written.
             WriterClosedError: the writer was closed, or belongs to another process.
 
@@ -128,7 +150,12 @@ class VectorWriter(BaseWriter):
             step = features
         segment = self._segment
         if segment is None or self._pid != os.getpid():
-            segment = self._begin(step)
+            begun = self._begin(step)
+            if begun is None:
+                return self._append_each(
+                    step, terminated=terminated, truncated=truncated, final=final, mask=mask, metadata=metadata
+                )
+            segment = begun
         try:
             num = 0
             for name, dtype, shape, target in self._columns:
@@ -215,7 +242,7 @@ class VectorWriter(BaseWriter):
                 final={name: rows[number] for name, rows in finals.items()} if finals else None,
             )
 
-        if self._limits[0]:
+        if self._limits[0] or self._separate is not None:
             # tables may let in some of them
             for number in range(count):
                 append_one(number)
@@ -271,11 +298,15 @@ class VectorWriter(BaseWriter):
         ]
         return columns, finals, found
 
-    def _accepted_steps(self, name: str, values: Any, count: int) -> npt.NDArray[Any]:
-        """Return values [t, n, *shape] of a feature, contiguous; StepError where they are not."""
+    def _accepted_steps(self, name: str, values: Any, count: int) -> Any:
+        """Return values [t, n, *shape] of a feature, contiguous, or lists of them; StepError where they are not."""
         schema = self._store.schema
         assert schema is not None
         feature, shape = schema[name], (count, self._num_envs)
+        if feature.is_ragged:
+            if not is_column(values) or len(values) != count:
+                raise StepError(f"feature {name!r}: give a list of {count} lists of {self._num_envs} values.")
+            return [self._accepted_values(name, step, range(self._num_envs)) for step in values]
         if type(values) is _ndarray and values.dtype == feature.np_dtype and values.shape == (*shape, *feature.shape):
             return np.ascontiguousarray(values)
         rows = np.asarray(values)
@@ -305,7 +336,13 @@ class VectorWriter(BaseWriter):
         Raises:
             StepError: as for `append`; nothing was written.
         """
-        self._end(mask, terminated | truncated << 8, final, metadata)
+        if self._separate is not None:
+            self._check_usable()
+            flags = np.full((2, self._num_envs), [[terminated], [truncated]])
+            open_ones = self._separate.open_among(self._chosen(mask))
+            self._separate.end(self._endings(open_ones, flags, final, metadata))
+        else:
+            self._end(mask, terminated | truncated << 8, final, metadata)
 
     def discard_episodes(self, mask: Flags | None = None) -> None:
         """Take back the open episodes of some environments (bool [n]; default: all): they are never shown again.
@@ -317,6 +354,8 @@ class VectorWriter(BaseWriter):
         segment = self._segment
         if segment is None:
             self._check_usable()
+            if self._separate is not None:
+                self._separate.discard(self._chosen(mask))
             return
         pieces = [(one.skipped > 0, one.origins.copy()) for one in self._open_segments()]
         taken = self._end(mask, IS_DISCARDED, None, None)
@@ -326,8 +365,10 @@ class VectorWriter(BaseWriter):
             add_deleted(str(self._store.path), np.unique(np.concatenate(ids)))
 
     def flush(self) -> None:
-        """Wait until all that was appended is on the disk, whatever ``sync`` says."""
+        """Wait until all that was appended is on the disk, whatever ``sync`` says; but for episodes in memory."""
         self._check_usable()
+        if self._separate is not None:
+            self._separate.flush()
         try:
             for segment in self._open_segments():
                 segment.sync_committed()
@@ -340,6 +381,8 @@ class VectorWriter(BaseWriter):
         if unused is not None:
             self._seals.add(unused)
         self._interrupt(segments)
+        if self._separate is not None:
+            self._separate.close()
 
     def _interrupt(self, segments: list[LaneWriter]) -> None:
         """End all open episodes, and seal the segments."""
@@ -379,17 +422,19 @@ class VectorWriter(BaseWriter):
 
     # the way in
 
-    def _begin(self, step: Mapping[str, Any]) -> LaneWriter:
-        """Return the segment to write to, made on the first step."""
+    def _begin(self, step: Mapping[str, Any]) -> LaneWriter | None:
+        """Return the segment to write to, made on the first step; None where environments have writers of their own."""
         from stepwell.store.lane_writer import HAS_FINAL, HAS_ROWS, LaneValues
 
         self._check_usable()
         check_mapping(step)
-        if self._segment is None:
+        if self._segment is None and self._separate is None:
             self._presence.note_thread()
             self._kind, self._kind_with_final = HAS_ROWS, HAS_ROWS | HAS_FINAL
             schema = self._store.ensure_schema(lambda: infer_schema(self._first_rows(step)))
-            check_lanes(schema, self._store.capacity)
+            if self._num_writers is not None or not has_lanes(schema, self._store.capacity):
+                self._separate = self._make_separate(schema)
+                return None
             if self._values is None:
                 values = self._values = LaneValues(schema, self._num_envs)
                 named = zip(schema.items(), values.columns, values.finals, strict=True)
@@ -398,12 +443,27 @@ class VectorWriter(BaseWriter):
                     if final is not None:
                         self._finals.append((name, final))
             self._go_on_in(self._make_segment(schema))
-        assert self._segment is not None
         return self._segment
 
     def _open_segments(self) -> list[LaneWriter]:
         """The segments that have open episodes, or may get some, the one that is written to last."""
         return [*(one for one, _ in self._waiting), *([] if self._segment is None else [self._segment])]
+
+    def _make_separate(self, schema: Schema) -> SeparateWriters:
+        from stepwell.store.separate_writers import EnvironmentWriter, SeparateWriters
+
+        if self._store.capacity is not None:
+            with system_errors(self._store.path, is_writing=True):
+                self._open_ring(schema)
+        record, num_writers = self._store.record, self._num_writers or self._num_envs
+        make = functools.partial(
+            EnvironmentWriter,
+            self._store,
+            sync=self._sync,
+            limit=SegmentLimit(record.segment_bytes, record.capacity),
+            queue_bytes=QUEUE_BYTES // num_writers,
+        )
+        return SeparateWriters(make, num_writers, self._num_envs)
 
     def _go_on_in(self, segment: LaneWriter) -> None:
         self._segment, self._num_until_next = segment, segment.lanes[1] // 2
@@ -458,6 +518,85 @@ class VectorWriter(BaseWriter):
             raise StepError(f"feature {name!r}: {len(accepted)} values of {self._num_envs} environments.")
         return accepted
 
+    def _accepted_values(self, name: str, values: Any, chosen: Iterable[int]) -> list[Any]:
+        """Return the values of some environments, as a writer of one takes them; StepError where they are not."""
+        schema = self._store.schema
+        assert schema is not None
+        feature = schema[name]
+        if not feature.is_ragged and not has_rows(values):
+            accepted = self._accepted(name, values)
+            return [accepted[env] for env in chosen]
+        if isinstance(values, str | bytes) or not is_column(values) or len(values) != self._num_envs:
+            raise StepError(f"feature {name!r}: got {type(values).__name__}. Give {self._num_envs} values.")
+        accept = acceptor(name, feature)
+        return [accept(values[env]) for env in chosen]
+
+    def _accepted_rows(self, columns: Mapping[str, Any], chosen: list[int]) -> dict[int, dict[str, Any]]:
+        """Return the values of some environments, by environment."""
+        accepted = [self._accepted_values(name, values, chosen) for name, values in columns.items()]
+        rows = zip(*accepted, strict=True) if accepted else [()] * len(chosen)
+        return {env: dict(zip(columns, row, strict=True)) for env, row in zip(chosen, rows, strict=True)}
+
+    def _chosen(self, mask: Flags | None) -> list[int]:
+        return list(range(self._num_envs)) if mask is None else np.flatnonzero(self._flags("mask", mask)).tolist()
+
+    def _endings(
+        self,
+        environments: list[int],
+        flags: npt.NDArray[np.bool_],
+        final: Mapping[str, Any] | None,
+        metadata: Mapping[int, Mapping[str, Any]] | None,
+    ) -> dict[int, Ending]:
+        """Return how the episodes of some environments end; flags [2, n] are those of all, terminated and truncated."""
+        from stepwell.store.separate_writers import Ending
+
+        finals = {} if final is None else self._accepted_rows(self._checked_finals(final), environments)
+        lines = {env: encode_metadata((metadata or {}).get(env, {})) for env in environments}
+        return {env: Ending(lines[env], finals.get(env) or None, *flags[:, env].tolist()) for env in environments}
+
+    def _append_each(
+        self,
+        step: Mapping[str, Any],
+        *,
+        terminated: Flags | None,
+        truncated: Flags | None,
+        final: Mapping[str, Any] | None,
+        mask: Flags | None,
+        metadata: Mapping[int, Mapping[str, Any]] | None,
+    ) -> Int64s:
+        """Store one step of each environment by its own writer, when all values are accepted."""
+        schema, separate = self._store.schema, self._separate
+        assert schema is not None
+        assert separate is not None
+        given = dict(flatten(step))
+        if given.keys() != schema.keys():
+            raise missing_features_error(schema, given)
+        chosen = self._chosen(mask)
+        flags = np.zeros((2, self._num_envs), np.bool_)
+        for row, (name, array) in zip(flags, {"terminated": terminated, "truncated": truncated}.items(), strict=True):
+            if array is not None:
+                row[...] = self._flags(name, array)
+        rows = self._accepted_rows(given, chosen)
+        endings = self._endings([env for env in chosen if flags[:, env].any()], flags, final, metadata)
+        ids = np.full(self._num_envs, -1, np.int64)
+        if self._limits[0] and chosen and not self._is_admitted(len(chosen), len(endings)):
+            self._leave_gaps(separate, rows)
+        else:
+            stored = separate.append(rows, endings)
+            ids[list(stored)] = list(stored.values())
+        return ids
+
+    def _leave_gaps(self, separate: SeparateWriters, rows: Mapping[int, dict[str, Any]]) -> None:
+        """Drop a vector step: end the episodes that it was of, with its values as their final rows."""
+        from stepwell.store.separate_writers import Ending
+
+        schema, environments = self._store.schema, separate.open_among(rows)
+        assert schema is not None
+        finals = {env: {name: rows[env][name] for name in schema.final_names} for env in environments}
+        separate.end({env: Ending(final=finals[env] or None, interrupted=True) for env in environments})
+        if self._gate is not None:
+            self._gate.count_ends(len(environments))
+
     def _append_nested(self, step: Mapping[str, Any], **options: Any) -> Int64s:
         """Append a step with nested mappings, or say what is wrong with its names."""
         check_mapping(step)
@@ -502,7 +641,7 @@ class VectorWriter(BaseWriter):
     def _checked_finals(self, final: Mapping[str, Any]) -> dict[str, Any]:
         """Return final values by name; StepError where they are not those of all features that have some."""
         given = dict(flatten(final))
-        names = [name for name, _ in self._finals]
+        names = [] if self._store.schema is None else self._store.schema.final_names
         if given.keys() != set(names):
             raise StepError(
                 f"final values of {', '.join(given) or 'no features'}. Give those of all features with final=True: "
@@ -715,19 +854,9 @@ def new_ids(segment: LaneWriter) -> Int64s:
     return (segment.ordinal << 32) | segment.starts
 
 
-def check_lanes(schema: Schema | None, capacity: Capacity | None) -> None:
-    """Refuse a store whose segments cannot have lanes."""
-    if capacity is None:
-        raise SchemaError(
-            "a vector writer records into a ring: give create() a capacity. Other stores have a writer for each "
-            "environment, store.writer()."
-        )
-    encoded = [name for name, feature in (schema or {}).items() if not feature.is_raw]
-    if encoded:
-        raise SchemaError(
-            f"feature {', '.join(map(repr, encoded))}: rows of a vector writer have one size. Give codec='raw' and a "
-            "shape that does not vary, or have a writer for each environment, store.writer()."
-        )
+def has_lanes(schema: Schema, capacity: Capacity | None) -> bool:
+    """Whether segments have a run of rows for each environment: in rings, where all rows of a feature have one size."""
+    return capacity is not None and schema.is_raw
 
 
 def _lane_rows(num_envs: int, writers: int, row_bytes: int, capacity: Capacity, segment_bytes: int) -> int:

@@ -217,10 +217,12 @@ class Writer(BaseWriter):
             raise StepError("there are no steps since the last end_episode. Append at least one.")
         finals = None if final is None else accept_final(segment.schema, dict(flatten(final)))
         line = encode_metadata(metadata)
+        return self._end_open(segment, line, finals, terminated=bool(terminated), truncated=bool(truncated))
+
+    def _end_open(self, segment: SegmentWriter, line: bytes, final: Mapping[str, Any] | None, **flags: bool) -> int:
+        """End the open episode with a line of metadata and accepted values of its final row; returns its place."""
         with self._left_if_failed(segment):
-            place = segment.end_episode(
-                metadata=line, final=finals, terminated=bool(terminated), truncated=bool(truncated)
-            )
+            place = segment.end_episode(metadata=line, final=final, **flags)
         self._pieces.clear()
         self._has_gap = False
         if self._limits[0] and self._gate is not None:

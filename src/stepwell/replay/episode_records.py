@@ -155,6 +155,8 @@ class Cuts:
 
     def take(self, episodes: Int64s) -> bool:
         """Take note of episodes that came or ended, int64 [n]; return whether any is a piece."""
+        if not len(episodes):
+            return False
         records, base = self._table.window
         episodes = np.unique(episodes[episodes >= base])
         found = records[episodes - base]

@@ -80,6 +80,9 @@ def advance_of(*growths: Growth) -> Advance:
 
 def joined(parts: list[Any], width: int) -> Int64s:
     """Return rows and arrays of rows as one array, int64 [n, width]."""
+    if len(parts) == 1 and type(parts[0]) is not tuple:
+        whole: Int64s = parts[0]
+        return whole
     if all(type(part) is tuple for part in parts):
         return np.array(parts, np.int64).reshape(-1, width)
     return np.concatenate([np.asarray(part, np.int64).reshape(-1, width) for part in parts])
@@ -248,7 +251,7 @@ class History:
             return NOTHING
         self._runs, self._evicted = [], []
         gone = joined(evicted, 2)
-        if len(gone) > 1:
+        if len(evicted) > 1 and len(gone) > 1:
             # an episode that went in several parts has gone as far as the farthest
             gone = gone[np.lexsort((gone[:, 1], gone[:, 0]))]
             gone = gone[np.append(gone[1:, 0] != gone[:-1, 0], True)]

@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import TableError
-from stepwell.kernels.places import CHAIN, CHAIN_START, CHAIN_STEP
 from stepwell.replay.episode_records import (
     FLAGS,
-    HI_FINAL,
     HI_STEP,
     IS_CUT,
     IS_OPEN,
@@ -43,8 +41,6 @@ __all__ = ["Intake", "Matcher", "Pending", "still_there", "still_there_samples"]
 Ints = npt.NDArray[np.int64]
 # what an open episode grew by: more at once goes the way of whole arrays
 MOST_ROWS = 64
-# of runs whose episodes were cut and others, in turn
-MOST_GROUPS = 8
 
 
 class Intake:
@@ -267,11 +263,11 @@ class Matcher:
     """
 
     def __init__(self, pattern: Pattern, history: Past) -> None:
-        from stepwell.replay.pattern_kernels import anchors_of_runs
+        from stepwell.replay.pattern_kernels import anchors_of_pieces, anchors_of_runs
 
         self.pattern = pattern
         self._history = history
-        self._find = anchors_of_runs
+        self._find, self._find_over = anchors_of_runs, anchors_of_pieces
         self._shape = (
             pattern.length,
             pattern.every,
@@ -304,43 +300,14 @@ class Matcher:
     def _found(self, runs: Ints) -> Ints:
         history = self._history
         chains = history.chains
-        is_piece = np.zeros(len(runs), np.bool_) if chains is None else chains.find(runs[:, 0]) >= 0
-        if chains is None or not is_piece.any():
+        if chains is None:
             found: Ints = self._find(runs, history.records, history.base, *self._shape)
             return found
-        # in the order of the runs; those of n environments, which came at once, in two groups
-        changes = np.flatnonzero(np.diff(is_piece)) + 1
-        if len(changes) > MOST_GROUPS:
-            runs = np.concatenate([runs[is_piece], runs[~is_piece]])
-            is_piece = np.sort(is_piece)[::-1]
-            changes = np.flatnonzero(np.diff(is_piece)) + 1
-        parts = np.split(np.arange(len(runs)), changes)
-        each = [
-            self._found_over(runs[part], chains)
-            if is_piece[part[0]]
-            else self._find(runs[part], history.records, history.base, *self._shape)
-            for part in parts
-        ]
-        return np.concatenate(each, axis=1)
-
-    def _found_over(self, runs: Ints, chains: Chains) -> Ints:
-        """Return the items of runs of pieces, which may begin in one piece and reach into another."""
-        records = self._history.records[np.maximum(runs[:, 0] - self._history.base, 0)].copy()
-        at = chains.find(runs[:, 0])
-        # all in steps of the whole episode: row 0 is its first step
-        shift = chains.pieces[at, CHAIN_STEP] - chains.pieces[at, CHAIN_START]
-        # one that its writer died in while it was cut has no such mark, but a piece after it
-        has_next = np.append(chains.pieces[1:, CHAIN] == chains.pieces[:-1, CHAIN], False)
-        is_cut = (records[:, FLAGS] & IS_CUT != 0) | has_next[at]
-        # what follows a cut comes with the next piece; the final row there is that piece's first one
-        records[:, HI_FINAL] = np.where(is_cut, records[:, HI_STEP], records[:, HI_FINAL]) + shift
-        records[:, HI_STEP] += shift
-        records[:, LO] = chains.bounds()[at, 0]
-        records[:, START] = records[:, SKIPPED] = 0
-        steps = np.stack([np.arange(len(runs)), runs[:, 1] + shift, runs[:, 2] + shift, runs[:, 3] * ~is_cut], axis=1)
-        found: Ints = self._find(steps, records, 0, *self._shape)
-        pieces, rows = chains.piece_of(at[found[0]], found[1] - shift[found[0]])
-        return np.stack([chains.numbers[pieces], rows, found[2]])
+        found = self._find_over(
+            runs, history.records, history.base, chains.ascending, chains.order, chains.pieces, chains.numbers,
+            *self._shape,
+        )  # fmt: skip
+        return found
 
     def _filtered(self, found: Ints, runs: Ints) -> Ints:
         episodes, last = self._at_piece(found[0], found[1] + found[2] - 1)

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from stepwell.kernels.kernel import kernel
+from stepwell.kernels.places import CHAIN, CHAIN_START, CHAIN_STEP
 
-__all__ = ["COMPARISONS", "anchors_of_runs", "apply_in_order"]
+__all__ = ["COMPARISONS", "anchors_of_pieces", "anchors_of_runs", "apply_in_order"]
 
 # columns of the records of a history
 _START, _LO, _HI_STEP, _HI_FINAL, _SKIPPED, _FLAGS = range(1, 7)
-_IS_CUT = 16
+_IS_CUT, _IS_GONE = 16, 32
 
 
 @kernel
@@ -34,19 +35,42 @@ def bounds_of_run(  # noqa: PLR0917
         # it came and went between two looks
         return 0, 0
     record = records[line]
-    low = record[_LO] if keep_ends else record[_LO] + behind
+    return _bounds(
+        run[1], run[3], record[_START] - record[_SKIPPED], record[_LO], record[_HI_STEP], record[_HI_FINAL],
+        record[_FLAGS] & _IS_CUT, length, every, ahead, behind, keep_ends, at_end,
+    )  # fmt: skip
+
+
+@kernel
+def _bounds(  # noqa: PLR0917
+    first: Any,
+    has_ended: Any,
+    zero: Any,
+    lo: Any,
+    hi_step: Any,
+    hi_final: Any,
+    is_cut: Any,
+    length: Any,
+    every: Any,
+    ahead: Any,
+    behind: Any,
+    keep_ends: Any,
+    at_end: Any,
+) -> Any:
+    """Return what `bounds_of_run` does; ``zero`` is the row of the episode's step 0."""
+    low = lo if keep_ends else lo + behind
     reach = length - 1 + ahead
-    whole = min(record[_HI_FINAL] - reach, record[_HI_STEP] - length + 1)
+    whole = min(hi_final - reach, hi_step - length + 1)
     if at_end:
-        if not run[3] or record[_FLAGS] & _IS_CUT or record[_LO] >= record[_HI_STEP]:
+        if not has_ended or is_cut or lo >= hi_step:
             return 0, 0
-        last = min(record[_HI_STEP] - length, record[_HI_FINAL] - reach - 1)
+        last = min(hi_step - length, hi_final - reach - 1)
         if keep_ends:
-            last = max(record[_HI_STEP] - length, record[_LO])
+            last = max(hi_step - length, lo)
         return max(low, last), last + 1
-    low = max(run[1] - reach, low)
-    low += (record[_START] - record[_SKIPPED] - low) % every
-    return low, record[_HI_STEP] if run[3] and keep_ends else whole
+    low = max(first - reach, low)
+    low += (zero - low) % every
+    return low, hi_step if has_ended and keep_ends else whole
 
 
 @kernel
@@ -78,6 +102,104 @@ def anchors_of_runs(  # noqa: PLR0917
             found[2, at] = min(length, records[runs[i, 0] - base, _HI_STEP] - row)
             at += 1
     return found
+
+
+@kernel
+def anchors_of_pieces(  # noqa: PLR0917
+    runs: Any,
+    records: Any,
+    base: Any,
+    ascending: Any,
+    order: Any,
+    pieces: Any,
+    numbers: Any,
+    length: Any,
+    every: Any,
+    ahead: Any,
+    behind: Any,
+    keep_ends: Any,
+    at_end: Any,
+) -> Any:
+    """Return what `anchors_of_runs` does where episodes may be pieces: items begin in one and reach into another.
+
+    Args:
+        runs: as there.
+        records: as there.
+        base: as there.
+        ascending: int64 [P], see `stepwell.windows.chains.Chains`, as the next three.
+        order: int64 [P].
+        pieces: int64 [P, 4].
+        numbers: int64 [P].
+        length: as there, as the rest.
+        every: as there.
+        ahead: as there.
+        behind: as there.
+        keep_ends: as there.
+        at_end: as there.
+    """
+    # of each run: first anchor, row after the last, row after the last step, in steps of the whole episode; its piece
+    plans = np.empty((runs.shape[0], 4), np.int64)
+    num = 0
+    for i in range(runs.shape[0]):
+        at = np.searchsorted(ascending, runs[i, 0])
+        piece = order[at] if at < ascending.size and ascending[at] == runs[i, 0] else -1
+        line = runs[i, 0] - base
+        low, stop, hi_step = np.int64(0), np.int64(0), np.int64(0)
+        if line >= 0 and piece < 0:
+            low, stop = bounds_of_run(runs[i], records, base, length, every, ahead, behind, keep_ends, at_end)
+            hi_step = records[line, _HI_STEP]
+        elif line >= 0:
+            shift = pieces[piece, CHAIN_STEP] - pieces[piece, CHAIN_START]
+            # what follows a cut comes with the next piece, and the final row there is that piece's first one; where the
+            # writer died while it was cut, there is no mark, but a piece after it
+            is_cut = records[line, _FLAGS] & _IS_CUT or _goes_on(pieces, piece)
+            hi_step = records[line, _HI_STEP] + shift
+            hi_final = hi_step if is_cut else records[line, _HI_FINAL] + shift
+            low, stop = _bounds(
+                runs[i, 1] + shift, runs[i, 3] and not is_cut, 0, _first_shown(pieces, numbers, piece, records, base),
+                hi_step, hi_final, is_cut, length, every, ahead, behind, keep_ends, at_end,
+            )  # fmt: skip
+        plans[i, 0], plans[i, 1], plans[i, 2], plans[i, 3] = low, stop, hi_step, piece
+        num += max(0, (stop - low + every - 1) // every)
+    found = np.empty((3, num), np.int64)
+    at = 0
+    for i in range(runs.shape[0]):
+        piece = plans[i, 3]
+        for step in range(plans[i, 0], plans[i, 1], every):
+            found[0, at], found[1, at] = runs[i, 0], step
+            if piece >= 0:
+                while pieces[piece, CHAIN_STEP] > step and piece > 0 and _goes_on(pieces, piece - 1):
+                    piece -= 1
+                while _goes_on(pieces, piece) and pieces[piece + 1, CHAIN_STEP] <= step:
+                    piece += 1
+                found[0, at] = numbers[piece]
+                found[1, at] = step - pieces[piece, CHAIN_STEP] + pieces[piece, CHAIN_START]
+            found[2, at] = min(length, plans[i, 2] - step)
+            at += 1
+    return found
+
+
+@kernel
+def _goes_on(pieces: Any, piece: Any) -> Any:
+    """Whether the next piece is of the same episode."""
+    return piece + 1 < pieces.shape[0] and pieces[piece + 1, CHAIN] == pieces[piece, CHAIN]
+
+
+@kernel
+def _first_shown(pieces: Any, numbers: Any, piece: Any, records: Any, base: Any) -> Any:
+    """Return the first step that is there of the episode of a piece, after all pieces that are gone."""
+    while piece > 0 and _goes_on(pieces, piece - 1):
+        piece -= 1
+    low = np.int64(1) << 40
+    while True:
+        line = numbers[piece] - base
+        if line >= 0 and not records[line, _FLAGS] & _IS_GONE:
+            low = min(low, records[line, _LO] + pieces[piece, CHAIN_STEP] - pieces[piece, CHAIN_START])
+        else:
+            low = np.int64(1) << 40
+        if not _goes_on(pieces, piece):
+            return low
+        piece += 1
 
 
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")

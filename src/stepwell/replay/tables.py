@@ -71,6 +71,7 @@ Pathlike = str | os.PathLike[str]
 NO_SHAPE = np.zeros(6, np.int64)
 # what inserting, drawing and updating call, beside the kernels of the selectors
 KERNELS = (
+    "stepwell.replay.pattern_kernels.anchors_of_pieces",
     "stepwell.replay.pattern_kernels.anchors_of_runs",
     "stepwell.replay.item_kernels.insert_items",
     "stepwell.replay.item_kernels.grow_items",

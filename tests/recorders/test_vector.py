@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from counting import SCHEDULES, CountingEnv, action_of, cut, expected, run_episode, stored
 from gymnasium import Env, spaces
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
 
 import stepwell
 from stepwell.errors import SchemaError, StepError
@@ -284,3 +285,50 @@ def test_values_that_vary_in_size_are_recorded(tmp_path, mode, writers):
         assert [len(points) for points in episode["observation.points"]] == [0, 1, 2, 3]
         assert episode["action"] == [("go", "stop")[int(number)]] * 3
         assert episode["info.said"] == [f"{episode['action'][0]} {t}" for t in range(1, 4)]
+
+
+class WalkEnvs(VectorEnv):
+    """A simulator of 3 environments whose values lie where ``place`` puts them; it changes them in place."""
+
+    def __init__(self, place):
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.place, self.num_envs = place, 3
+        self.single_observation_space, self.single_action_space = spaces.Box(0, 99, (2,)), spaces.Discrete(9)
+        self.observation_space = batch_space(self.single_observation_space, 3)
+        self.action_space = batch_space(self.single_action_space, 3)
+
+    def reset(self, *, seed=None, options=None):
+        self.t, self.due = np.zeros(3), np.zeros(3, bool)
+        return self.place(self.observe()), {}
+
+    def observe(self):
+        return np.stack([self.t, np.arange(3)], axis=1).astype(np.float32)
+
+    def step(self, actions):
+        self.t = np.where(self.due, 0, self.t + 1)
+        done, infos = self.t == np.arange(3, 6), {"speed": self.place(self.t * 2), "_speed": np.ones(3, bool)}
+        rewards = np.asarray(actions.tolist(), np.float32)
+        actions[...] = 8
+        self.due = done
+        return self.place(self.observe()), self.place(rewards), self.place(done), self.place(done & False), infos
+
+
+def test_a_simulator_on_a_device_is_recorded_with_one_transfer_a_step(tmp_path):
+    pytest.importorskip("torch")
+    from tests.store.test_device_arrays import DeviceTensor, there
+
+    found = []
+    for name, place in (("here", np.array), ("there", there)):
+        DeviceTensor.transfers.clear()
+        envs = WalkEnvs(place)
+        store = stepwell.create(tmp_path / f"{name}.well", schema_of(envs), capacity=1000)
+        with VectorRecorder(envs, store, episode_infos=("speed",)) as recorder:
+            observations, _ = recorder.reset(seed=1)
+            for t in range(20):
+                observations, *_ = recorder.step(place(np.full(3, t % 7)))
+            assert type(observations) is type(place([0]))
+        assert len(DeviceTensor.transfers) == (21 if name == "there" else 0)
+        found.append(stored(store))
+        assert all(max(episode["action"]) < 7 for episode in found[-1])
+    assert found[0] == found[1]
+    assert {episode["metadata"].get("speed") for episode in found[0] if episode["terminated"]} == {6.0, 8.0, 10.0}

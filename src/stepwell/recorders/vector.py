@@ -16,6 +16,7 @@ from stepwell.errors import SchemaError, StepError
 from stepwell.recorders.lane_tracks import Columns, LaneTracks
 from stepwell.recorders.spaces import MISSING, StepColumns
 from stepwell.recorders.tracks import check_metadata_names, to_metadata
+from stepwell.store.device_arrays import HostCopies, copied_there, mapped
 
 if TYPE_CHECKING:
     from stepwell.store import Store
@@ -93,6 +94,7 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
         self._resets_next = np.zeros(envs.num_envs, dtype=bool)
         self._may_reset_twice = isinstance(envs.unwrapped, AsyncVectorEnv) and not envs.unwrapped.shared_memory
         self._last_infos: Infos = {}
+        self._host = HostCopies()
         self._writer = store.vector_writer(envs.num_envs, writers=writers)
         self._lanes = LaneTracks(self._writer, self._episode_metadata)
         self._is_recording = True
@@ -104,7 +106,7 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
         # copied before the environment pops the mask from its options
         given = dict(options or {})
         mask = given.pop("reset_mask", None)
-        chosen = range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist()
+        chosen = range(self.num_envs) if mask is None else np.flatnonzero(self._host.take(mask)).tolist()
         self._end_all(chosen, reset=True)
         observations, infos = self.env.reset(seed=seed, options=options)
         # Gymnasium 1.4 without shared memory forgets that this reset replaces the one that was due, and resets again at
@@ -114,17 +116,30 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
         chosen = [i for i in chosen if not unknown[i]]
         if self._is_recording:
             metadata = {i: _reset_metadata(seed, given, i) for i in chosen}
-            self._lanes.begin(self._mask_of(chosen), self._columns.observations(observations), metadata)
+            observed = self._columns.observations(self._host.take(observations))
+            self._lanes.begin(self._mask_of(chosen), observed, metadata)
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments and store the step of each that is not the row of a reset."""
         if not self._is_recording:
             return cast("tuple[Any, Any, Any, Any, dict[str, Any]]", self.env.step(actions))
-        stored = self._columns.actions(actions) if self._lanes.is_recording.any() else {}
+        stored: Columns = {}
+        # actions on a device are copied there, and come to the host with the outcome of the step
+        kept = copied_there(actions) if self._lanes.is_recording.any() else None
+        if kept is None and self._lanes.is_recording.any():
+            stored = self._columns.actions(actions)
         try:
             result = self.env.step(actions)
-            errors = self._record(stored, result)
+            kept, host = self._host.take((kept, result))
+            if kept is not None:
+                stored = self._columns.actions(kept)
+            errors = self._record(stored, host)
+            if host is not result:
+                # the others were copied
+                self._last_infos = mapped(
+                    lambda value: np.array(value) if isinstance(value, np.ndarray) else value, host[4]
+                )
         except BaseException:
             # which environments moved is unknown: later steps must not be joined to the stored ones
             self._resets_next[:] = False

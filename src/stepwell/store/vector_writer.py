@@ -16,6 +16,7 @@ from stepwell.schema import Schema, flatten, infer_schema
 from stepwell.sizes import counted
 from stepwell.store.base_writer import BaseWriter
 from stepwell.store.beneath import system_errors
+from stepwell.store.device_arrays import HostCopies, is_on_device
 from stepwell.store.encoding import QUEUE_BYTES
 from stepwell.store.layout import MAX_ROWS
 from stepwell.store.maintenance import add_deleted
@@ -88,6 +89,7 @@ class VectorWriter(BaseWriter):
     def __init__(self, store: Store, num_envs: int, *, sync: Sync, num_writers: int | None) -> None:
         super().__init__(store, sync=sync)
         self._num_envs, self._num_writers = num_envs, num_writers
+        self._host = HostCopies()
         # where segments have no lanes
         self._separate: SeparateWriters | None = None
         self._segment: LaneWriter | None = None
@@ -122,7 +124,8 @@ class VectorWriter(BaseWriter):
         """Store one step of each environment, and end the episodes that end with it.
 
         Args:
-            step: name to values [n, *shape] of every feature; nested mappings become dotted names.
+            step: name to values [n, *shape] of every feature; nested mappings become dotted names. Arrays of JAX and
+                torch tensors of a GPU come to the host with one transfer, ``final`` and flags among them.
             terminated: bool [n], environments that reached a terminal state by this step; default: none.
             truncated: bool [n], environments whose episode was cut after this step; default: none.
             final: name to values [n, *shape] of every feature with ``final=True``: what came after the last action,
@@ -150,6 +153,7 @@ class VectorWriter(BaseWriter):
             step = features
         segment = self._segment
         if segment is None or self._pid != os.getpid():
+            step, terminated, truncated, final, mask = self._host.take((step, terminated, truncated, final, mask))
             begun = self._begin(step)
             if begun is None:
                 return self._append_each(
@@ -161,6 +165,11 @@ class VectorWriter(BaseWriter):
             for name, dtype, shape, target in self._columns:
                 value = step[name]
                 if type(value) is not _ndarray or value.dtype is not dtype or value.shape != shape:
+                    if is_on_device(value):
+                        # all of the step at once
+                        given = self._host.take((step, terminated, truncated, final, mask))
+                        step, terminated, truncated, final, mask = given
+                        value = step[name]
                     value = self._accepted(name, value)
                 target[...] = value
                 num += 1
@@ -220,6 +229,7 @@ class VectorWriter(BaseWriter):
             RateLimitError: a table with back-pressure refuses a step: likewise.
         """
         check_mapping(steps)
+        steps, terminated, truncated, final = self._host.take((steps, terminated, truncated, final))
         given = dict(flatten(steps))
         count = len(next(iter(given.values()), ()))
         if not count:
@@ -336,6 +346,7 @@ class VectorWriter(BaseWriter):
         Raises:
             StepError: as for `append`; nothing was written.
         """
+        mask, final = self._host.take((mask, final))
         if self._separate is not None:
             self._check_usable()
             flags = np.full((2, self._num_envs), [[terminated], [truncated]])
@@ -630,6 +641,9 @@ class VectorWriter(BaseWriter):
         self._has_no_flags = mask is terminated is truncated is None
 
     def _flags(self, name: str, given: Flags, shape: tuple[int, ...] | None = None) -> npt.NDArray[np.bool_]:
+        if is_on_device(given):
+            # of a step whose values are not
+            given = np.array(self._host.take(given))
         array, shape = np.asarray(given), shape or (self._num_envs,)
         if array.dtype != _BOOL or array.shape != shape:
             raise StepError(

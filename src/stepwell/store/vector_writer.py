@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -529,14 +529,15 @@ class VectorWriter(BaseWriter):
             raise StepError(f"feature {name!r}: {len(accepted)} values of {self._num_envs} environments.")
         return accepted
 
-    def _accepted_values(self, name: str, values: Any, chosen: Iterable[int]) -> list[Any]:
+    def _accepted_values(self, name: str, values: Any, chosen: Sequence[int]) -> list[Any]:
         """Return the values of some environments, as a writer of one takes them; StepError where they are not."""
         schema = self._store.schema
         assert schema is not None
         feature = schema[name]
         if not feature.is_ragged and not has_rows(values):
             accepted = self._accepted(name, values)
-            return [accepted[env] for env in chosen]
+            rows = list(accepted)
+            return rows if len(chosen) == len(rows) else [rows[env] for env in chosen]
         if isinstance(values, str | bytes) or not is_column(values) or len(values) != self._num_envs:
             raise StepError(f"feature {name!r}: got {type(values).__name__}. Give {self._num_envs} values.")
         accept = acceptor(name, feature)
@@ -546,7 +547,8 @@ class VectorWriter(BaseWriter):
         """Return the values of some environments, by environment."""
         accepted = [self._accepted_values(name, values, chosen) for name, values in columns.items()]
         rows = zip(*accepted, strict=True) if accepted else [()] * len(chosen)
-        return {env: dict(zip(columns, row, strict=True)) for env, row in zip(chosen, rows, strict=True)}
+        names = list(columns)
+        return {env: dict(zip(names, row, strict=True)) for env, row in zip(chosen, rows, strict=True)}
 
     def _chosen(self, mask: Flags | None) -> list[int]:
         return list(range(self._num_envs)) if mask is None else np.flatnonzero(self._flags("mask", mask)).tolist()
@@ -588,7 +590,8 @@ class VectorWriter(BaseWriter):
             if array is not None:
                 row[...] = self._flags(name, array)
         rows = self._accepted_rows(given, chosen)
-        endings = self._endings([env for env in chosen if flags[:, env].any()], flags, final, metadata)
+        ended = set(np.flatnonzero(flags.any(axis=0)).tolist())
+        endings = self._endings([env for env in chosen if env in ended], flags, final, metadata)
         ids = np.full(self._num_envs, -1, np.int64)
         if self._limits[0] and chosen and not self._is_admitted(len(chosen), len(endings)):
             self._leave_gaps(separate, rows)

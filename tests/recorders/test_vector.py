@@ -287,6 +287,27 @@ def test_values_that_vary_in_size_are_recorded(tmp_path, mode, writers):
         assert episode["info.said"] == [f"{episode['action'][0]} {t}" for t in range(1, 4)]
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"text": "\ud800"}, {"text": 3}, {"points": (np.zeros(3),)}, {"points": ([1], [2, 3])}]
+)
+def test_a_value_of_a_space_that_is_refused_leaves_the_others_whole(tmp_path, wrong, monkeypatch):
+    store = stepwell.create(tmp_path / "ragged.well", schema_of(RaggedEnv(0), infos={"said": stepwell.Text()}))
+    envs = SyncVectorEnv([functools.partial(RaggedEnv, i) for i in range(2)], autoreset_mode="NextStep")
+    recorder = VectorRecorder(envs, store)
+    recorder.reset()
+    recorder.step(("go", "go"))
+    observe = envs.envs[0].observe
+    monkeypatch.setattr(envs.envs[0], "observe", lambda: {**observe(), **wrong})
+    with pytest.raises((StepError, ValueError)):
+        recorder.step(("go", "go"))
+    monkeypatch.undo()
+    for _ in range(6):
+        recorder.step(("go", "go"))
+    recorder.close()
+    found = sorted(episode["observation.text"] for episode in store if episode.terminated)
+    assert found == [["0-0", "0-1", "0-2", "0-3"], *[["1-0", "1-1", "1-2", "1-3"]] * 2]
+
+
 class WalkEnvs(VectorEnv):
     """A simulator of 3 environments whose values lie where ``place`` puts them; it changes them in place."""
 

@@ -21,6 +21,7 @@ from gymnasium import spaces
 
 from stepwell.errors import SchemaError, StepError
 from stepwell.schema import Array, Feature, Image, Schema, Text
+from stepwell.store.values import acceptor
 
 __all__ = ["MISSING", "SpaceColumn", "SpaceColumns", "StepColumns", "find_info", "schema_of"]
 
@@ -96,17 +97,14 @@ class SpaceColumn:
 
     def stored(self, value: Any) -> Any:
         """Return a copy of one value in the feature's dtype."""
-        if self.feature.kind == "bytes":
-            return value
-        if self.feature.kind == "text":
-            if not isinstance(value, str):
-                raise StepError(f"feature {self.name!r}: got a {type(value).__name__}, allowed is str.")
-            return value
+        if self.feature.kind in ("text", "bytes"):
+            return acceptor(self.name, self.feature)(value)
         if self.feature.is_ragged and len(value) == 0:
             return np.zeros((0, *self.feature.shape[1:]), self.dtype)
         # a copy, always: environments may write the next observation into the same array
         array = np.array(value)
-        return array if array.dtype == self.dtype else _cast(self, array)
+        array = array if array.dtype == self.dtype else _cast(self, array)
+        return acceptor(self.name, self.feature)(array) if self.feature.is_ragged else array
 
     def stored_all(self, values: Any) -> npt.NDArray[Any]:
         """Return copies of the values of n environments, [n, ...]; of a ragged feature as objects."""

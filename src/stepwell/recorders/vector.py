@@ -210,7 +210,7 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
         """Return the columns of all environments; where that fails, those of each that does not, and zeros."""
         try:
             return dict(convert())
-        except StepError as error:
+        except Exception as error:
             rows: dict[int, Columns] = {}
             for i in range(self.num_envs):
                 try:

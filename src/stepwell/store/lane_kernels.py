@@ -14,12 +14,13 @@ __all__ = ["COLUMN_WORDS", "FIRST_COLUMN", "append_lane_steps", "append_lanes"]
 # which environments take part, and which terminate and are truncated. Addresses of files: marks, steps, episodes; of
 # the word that commits; of int64 [lanes] for ids. Numbers so far: vector steps, ended episodes, rows, steps of
 # episodes. How many vector steps there is room for. Of the lines of metadata: where those end that are committed, and
-# the bytes of those of this step. What is in the record of every episode that ends now.
+# the bytes of those of this step. What is in the record of every episode that ends now. The address of the ring's
+# clock, and the last stamp of this segment.
 (
     LANES, CAPACITY, COLUMNS, NEXT_ROWS, STARTS, SKIPPED, ORIGINS, TAKES_PART, TERMINATED, TRUNCATED,
     MARKS, STEPS, EPISODES, COMMIT, IDS, NUM_CALLS, NUM_EPISODES, NUM_ROWS, NUM_STEPS, FIRST_ID,
-    STEPS_ROOM, METADATA_END, METADATA_BYTES, FLAGS,
-) = range(24)  # fmt: skip
+    STEPS_ROOM, METADATA_END, METADATA_BYTES, FLAGS, CLOCK, LAST_STAMP,
+) = range(26)  # fmt: skip
 FIRST_COLUMN = 32
 # of a column: addresses of its file's rows, of the values and of the final values [lanes], 0 where it has none; bytes
 # of a row
@@ -32,12 +33,12 @@ IS_FULL, NEEDS_STEPS = -1, -2
 
 
 @kernel
-def append_lanes(control: Any, stamp: Any, kind: Any) -> Any:
+def append_lanes(control: Any, now: Any, kind: Any) -> Any:
     """Store and commit one vector step.
 
     Args:
         control: int64, see above; the numbers so far are written.
-        stamp: when, of the ring's clock.
+        now: nanoseconds since 1970; its stamp follows from them and the ring's clock, see `stepwell.store.ring`.
         kind: what is asked for, see above.
 
     Returns:
@@ -52,6 +53,9 @@ def append_lanes(control: Any, stamp: Any, kind: Any) -> Any:
         return IS_FULL
     if num_ends and not kind & IS_PREPARED:
         return num_ends
+    stamp = max(now, max(load_u64(control[CLOCK]), control[LAST_STAMP]) + 1)
+    control[LAST_STAMP] = stamp
+    store_u64(control[CLOCK], stamp)
     is_plain = has_rows and num_ends == 0 and num_parts == control[LANES]
     for column in range(control[COLUMNS]):
         at = FIRST_COLUMN + COLUMN_WORDS * column
@@ -89,14 +93,14 @@ def append_lanes(control: Any, stamp: Any, kind: Any) -> Any:
 
 
 @kernel
-def append_lane_steps(control: Any, batch: Any, stamp: Any, kind: Any, num_steps: Any, line_bytes: Any) -> Any:  # noqa: PLR0917
+def append_lane_steps(control: Any, batch: Any, now: Any, kind: Any, num_steps: Any, line_bytes: Any) -> Any:  # noqa: PLR0917
     """Store and commit vector steps of all environments that lie back to back, until a lane is full.
 
     Args:
         control: as for `append_lanes`; there is room for ``num_steps`` and for the records of those that end.
         batch: int64 [3 + 2 * columns], addresses of the first step's flags ``terminated`` and ``truncated``, of its
             ids, and of the values and final values of each column, 0 where it has none; they are moved on.
-        stamp: of the first one; the others follow it.
+        now: as for `append_lanes`.
         kind: as for `append_lanes`.
         num_steps: how many there are.
         line_bytes: of the metadata of each episode that ends, which is stored.
@@ -108,10 +112,10 @@ def append_lane_steps(control: Any, batch: Any, stamp: Any, kind: Any, num_steps
     # back at the end: other calls find the addresses of `LaneValues`
     _swap(control, batch)
     while done < num_steps:
-        found = append_lanes(control, stamp + done, kind)
+        found = append_lanes(control, now, kind)
         if found > 0:
             control[METADATA_BYTES] = line_bytes * found
-            found = append_lanes(control, stamp + done, kind | IS_PREPARED)
+            found = append_lanes(control, now, kind | IS_PREPARED)
         if found:
             break
         control[TERMINATED] += lanes

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from time import time_ns
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from stepwell.errors import StepError
 from stepwell.store.column_file import RawColumn, SegmentFiles
 from stepwell.store.lane_kernels import (
     CAPACITY,
+    CLOCK,
     COLUMN_WORDS,
     COLUMNS,
     COMMIT,
@@ -146,6 +148,8 @@ class LaneWriter(SegmentWriter):
         control[TAKES_PART], control[IDS] = values.takes_part.ctypes.data, values.ids.ctypes.data
         control[TERMINATED], control[TRUNCATED] = values.terminated.ctypes.data, values.truncated.ctypes.data
         control[FIRST_ID] = step_id(self.ordinal, 0)
+        assert self._clock is not None
+        control[CLOCK] = self._clock.address
         control[MARKS] = files.lanes[LANE_MARKS].rows.ctypes.data
         self._bind_growing()
         # what waits for the disk is committed when it is there
@@ -235,9 +239,7 @@ class LaneWriter(SegmentWriter):
         values.takes_part[...], control[FLAGS] = mask & self.is_open_in, flags
         self._bind_finals([at and values.addresses[number] for number, at in enumerate(finals)])
         try:
-            assert self._clock is not None
-            self._stamp = stamp = self._clock.next(self._stamp)
-            append_lanes(control, stamp, ENDS_ALL | IS_PREPARED | HAS_FINAL * (has_final and any(finals)))
+            append_lanes(control, time_ns(), ENDS_ALL | IS_PREPARED | HAS_FINAL * (has_final and any(finals)))
         finally:
             values.takes_part[...], control[FLAGS] = takes_part, 0
             self._bind_finals(finals)
@@ -254,9 +256,7 @@ class LaneWriter(SegmentWriter):
 
     def append_step(self, kind: int) -> int:
         """Store and commit the vector step that `LaneValues` hold; what is not 0 is for `finish_step`."""
-        assert self._clock is not None
-        self._stamp = stamp = self._clock.next(self._stamp)
-        found: int = append_lanes(self._control, stamp, kind)
+        found: int = append_lanes(self._control, time_ns(), kind)
         return IS_SYNCED if not found and self.sync != "none" else found
 
     def append_steps(self, batch: Int64s, kind: int, num_steps: int, num_ends: int) -> int:
@@ -267,32 +267,27 @@ class LaneWriter(SegmentWriter):
             self._bind_growing()
         if num_ends:
             self._store_lines(num_ends, line * num_ends)
-        assert self._clock is not None
-        first = self._clock.next(self._stamp, num_steps)
-        self._stamp = first + num_steps - 1
-        done: int = append_lane_steps(self._control, batch, first, kind, num_steps, len(line))
+        done: int = append_lane_steps(self._control, batch, time_ns(), kind, num_steps, len(line))
         if done and self.sync != "none":
             self._committer.commit(int(self._scratch[0]), 0, is_synced=self.sync == "step" or num_ends > 0)
         return done
 
     def finish_step(self, found: int, kind: int, lines: Sequence[bytes] | None) -> bool:
         """Do what `append_step` returned, and store the step; False, with nothing stored, where a lane is full."""
-        return self._commit(found, self._stamp, kind, lines)
+        return self._commit(found, kind, lines)
 
     def end_all(self, flags: int, *, has_final: bool, lines: Sequence[bytes] | None = None) -> None:
         """End the open episodes of the environments that take part."""
         if not (self._values.takes_part & self.is_open_in).any():
             return
-        assert self._clock is not None
-        self._stamp = stamp = self._clock.next(self._stamp)
         kind = ENDS_ALL | HAS_FINAL * has_final
         self._control[FLAGS] = flags
         try:
-            self._commit(append_lanes(self._control, stamp, kind), stamp, kind, lines)
+            self._commit(append_lanes(self._control, time_ns(), kind), kind, lines)
         finally:
             self._control[FLAGS] = 0
 
-    def _commit(self, found: int, stamp: int, kind: int, lines: Sequence[bytes] | None) -> bool:
+    def _commit(self, found: int, kind: int, lines: Sequence[bytes] | None) -> bool:
         """Do what the kernel asked for, and call it again; False where a lane is full."""
         num_ended = 0
         if found == IS_SYNCED:
@@ -301,13 +296,13 @@ class LaneWriter(SegmentWriter):
             steps = self._files.lanes[LANE_STEPS]
             steps.reserve(2 * len(steps.rows))
             self._bind_growing()
-            found = append_lanes(self._control, stamp, kind)
+            found = append_lanes(self._control, time_ns(), kind)
         if found == IS_FULL:
             return False
         if found:
             num_ended = found
             self._prepare(found, b"{}\n" * found if lines is None else b"".join(lines))
-            append_lanes(self._control, stamp, kind | IS_PREPARED)
+            append_lanes(self._control, time_ns(), kind | IS_PREPARED)
         if self.sync != "none":
             self._committer.commit(int(self._scratch[0]), 0, is_synced=self.sync == "step" or num_ended > 0)
         return True

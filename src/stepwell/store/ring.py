@@ -124,6 +124,12 @@ class RingClock:
         # one word: which tables hold writers
         self.flags = self._words[1:]
 
+    @property
+    def address(self) -> int:
+        """Where the last stamp lies, for as long as this object is kept."""
+        address: int = np.frombuffer(self._words, np.int64).ctypes.data
+        return address
+
     def next(self, after: int, count: int = 1) -> int:
         """Return the first of ``count`` stamps that follow each other, all larger than ``after``."""
         words = self._words

@@ -88,7 +88,7 @@ class VectorWriter(BaseWriter):
 
     def __init__(self, store: Store, num_envs: int, *, sync: Sync, num_writers: int | None) -> None:
         super().__init__(store, sync=sync)
-        self._num_envs, self._num_writers = num_envs, num_writers
+        self._num_envs, self._shape, self._num_writers = num_envs, (num_envs,), num_writers
         self._host = HostCopies()
         # where segments have no lanes
         self._separate: SeparateWriters | None = None
@@ -161,7 +161,8 @@ class VectorWriter(BaseWriter):
                 )
             segment = begun
         try:
-            num = 0
+            if len(step) != len(self._columns):
+                raise KeyError
             for name, dtype, shape, target in self._columns:
                 value = step[name]
                 if type(value) is not _ndarray or value.dtype is not dtype or value.shape != shape:
@@ -172,9 +173,6 @@ class VectorWriter(BaseWriter):
                         value = step[name]
                     value = self._accepted(name, value)
                 target[...] = value
-                num += 1
-            if num != len(step):
-                raise KeyError
         except KeyError:
             return self._append_nested(
                 step, terminated=terminated, truncated=truncated, final=final, mask=mask, metadata=metadata
@@ -624,30 +622,36 @@ class VectorWriter(BaseWriter):
     def _set_flags(self, mask: Flags | None, terminated: Flags | None, truncated: Flags | None) -> None:
         values = self._values
         assert values is not None
-        shape = values.terminated.shape
-        self._has_no_flags = False
+        shape = self._shape
         # checked before any is stored
-        if terminated is not None and not (type(terminated) is _ndarray and terminated.dtype is _BOOL):
+        if terminated is not None and not (
+            type(terminated) is _ndarray and terminated.dtype is _BOOL and terminated.shape == shape
+        ):
             terminated = self._flags("terminated", terminated)
-        if truncated is not None and not (type(truncated) is _ndarray and truncated.dtype is _BOOL):
+        if truncated is not None and not (
+            type(truncated) is _ndarray and truncated.dtype is _BOOL and truncated.shape == shape
+        ):
             truncated = self._flags("truncated", truncated)
-        for name, flags in (("terminated", terminated), ("truncated", truncated)):
-            if flags is not None and flags.shape != shape:
-                self._flags(name, flags)
         if mask is not None:
             values.takes_part[...] = self._flags("mask", mask)
             values.ids.fill(-1)
         else:
             values.takes_part.fill(True)
-        values.terminated[...] = False if terminated is None else terminated
-        values.truncated[...] = False if truncated is None else truncated
+        if terminated is not None:
+            values.terminated[...] = terminated
+        else:
+            values.terminated.fill(False)
+        if truncated is not None:
+            values.truncated[...] = truncated
+        else:
+            values.truncated.fill(False)
         self._has_no_flags = mask is terminated is truncated is None
 
     def _flags(self, name: str, given: Flags, shape: tuple[int, ...] | None = None) -> npt.NDArray[np.bool_]:
         if is_on_device(given):
             # of a step whose values are not
             given = np.array(self._host.take(given))
-        array, shape = np.asarray(given), shape or (self._num_envs,)
+        array, shape = np.asarray(given), shape or self._shape
         if array.dtype != _BOOL or array.shape != shape:
             raise StepError(
                 f"{name} of dtype {array.dtype} and shape {array.shape}. Give bool {list(shape)}, one for each "

@@ -220,10 +220,13 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
         finally:
             # where not all of them could be stored, those that are left are written by the next call
             count = int(np.minimum.accumulate(ids[:, 0] >= 0).sum())
+            number, size, num_envs = 0, self.buffer_size, self.n_envs
+            while number < count:
+                at = (first + begin + number) % size
+                stop = min(count, number + size - at)
+                self._slots.put(slice(at * num_envs, (at + stop - number) * num_envs), ids[number:stop].reshape(-1))
+                number = stop
             if count:
-                positions = np.arange(first + begin, first + begin + count) % self.buffer_size
-                cells = (positions[:, None] * self.n_envs + np.arange(self.n_envs)).reshape(-1)
-                self._slots.put(cells, ids[:count].reshape(-1))
                 self._drop_staged(begin + count)
 
     def _drop_staged(self, stop: int) -> None:

@@ -46,20 +46,29 @@ class Slots:
         # and slot -1, which has none
         self._rows = np.full(num_slots + 1, -1, np.int64)
 
-    def put(self, slots: Int64s, ids: Int64s) -> None:
-        """Let slots (int64 [n]) hold the steps of ids (int64 [n], as they came), which the ring keeps as long.
+    def put(self, slots: slice | Int64s, ids: Int64s) -> None:
+        """Let slots (a slice, or int64 [n]) hold the steps of ids (int64 [n], as they came), which the ring keeps.
 
         Those of steps that were dropped, whose id is -1, hold none.
         """
         if ids.min(initial=0) < 0:
             self._rows[slots] = -1
-            slots, ids = slots[ids >= 0], ids[ids >= 0]
-            if not len(ids):
-                return
+            slots, ids = np.arange(len(self._rows))[slots][ids >= 0], ids[ids >= 0]
+        if len(ids):
+            self._rows[slots] = self._found(ids)
+
+    def _found(self, ids: Int64s) -> Int64s:
+        """Return number of the segment, and row, of each of some steps."""
+        first, last = int(ids[0]) >> ROW_BITS, int(ids[-1]) >> ROW_BITS
+        segments = self._segments
+        if last >= len(segments.numbers):
+            segments.take(np.unique(ids >> ROW_BITS).tolist())
+        if first == last:
+            # steps that came at once are those of one segment, nearly always
+            return ids + (int(segments.numbers[first]) - first << ROW_BITS)
         ordinals, rows = split_id(ids)
-        if ordinals[-1] >= len(self._segments.numbers):
-            self._segments.take(np.unique(ordinals).tolist())
-        self._rows[slots] = self._segments.numbers.take(ordinals) << ROW_BITS | rows
+        found: Int64s = segments.numbers.take(ordinals) << ROW_BITS | rows
+        return found
 
     def read(self, slots: Int64s) -> dict[str, npt.NDArray[Any]]:
         """Return the fields at slots (int64 [n]) as new arrays [n, ...]; zeros for -1, and where no step was put."""

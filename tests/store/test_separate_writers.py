@@ -6,9 +6,11 @@ import errno
 import mmap
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell
-from stepwell import Array, Image, Store, Text
+from stepwell import Array, Image, StepwellError, Store, Text
 from stepwell.errors import DiskFullError, EncodeError, StepError, WriterClosedError
+from stepwell.store import VectorWriter
 from stepwell.store.segment_writer import SegmentWriter
+from tests.store.test_system_errors import EVERY, Faults
 from tests.store.test_vector_faults import walk
 from tests.store.test_vector_writer import FLAG_LISTS
 from tests.store.vector_models import SCHEMA, Model, observation, read
@@ -170,6 +174,82 @@ def test_a_step_that_some_environments_have_is_joined_to_nothing(
         assert found == sorted([[0, 1, 2]] * number + [[0, 1]] * (3 - number) + [[2, 3]] * 3)
     assert all(episode.interrupted for episode in store)
     assert store.verify().is_ok
+
+
+@pytest.mark.parametrize("writers", [None, 2])
+def test_whatever_the_system_says_what_was_acknowledged_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writers: int | None
+) -> None:
+    faults, at = Faults(monkeypatch), 0
+    while True:
+        at += 1
+        store = stepwell.create(tmp_path / f"{at}.well", SCHEMA, segment_bytes=100)
+        writer = store.vector_writer(3, writers=writers)
+        with faults.on(at, errno.ENOSPC):
+            t = 0
+            while t < 12:
+                numbers = np.full(3, t)
+                done = numbers % 5 == np.arange(3)
+                with suppress(StepwellError):
+                    writer.append(
+                        {"observation": observation(numbers), "action": numbers},
+                        terminated=done,
+                        final={"observation": observation(numbers + 1)},
+                        metadata={env: {"env": env} for env in range(3)},
+                    )
+                    t += 1
+            while True:
+                try:
+                    writer.end_episodes(metadata={env: {"env": env, "left": True} for env in range(3)})
+                    break
+                except StepwellError:
+                    assert faults.failed
+            has_failed = bool(faults.failed)
+            with suppress(StepwellError):
+                writer.close()
+        del writer
+        found = stepwell.open(store.path)
+        assert found.verify().is_ok, found.verify()
+        episodes = [(e.metadata.get("env"), e["action"].tolist(), e) for e in found]
+        for env, steps, episode in episodes:
+            # without gaps, and nothing twice
+            assert steps == list(range(steps[0], steps[0] + len(steps))), (at, faults.failed)
+            assert episode.terminated == (env is not None and steps[-1] % 5 == env and "left" not in episode.metadata)
+            assert episode.interrupted == (env is None)
+        count = np.bincount([step for _, steps, _ in episodes for step in steps], minlength=12)
+        assert (count >= 3).all(), (at, faults.failed)
+        if not has_failed:
+            assert (count == 3).all()
+        shutil.rmtree(found.path)
+        if not faults.failed:
+            break
+        at += 0 if EVERY else 12
+    assert at > 30
+
+
+@pytest.mark.parametrize("failing", ["append_rows", "end_episode"])
+def test_episodes_in_memory_are_as_they_were_where_the_disk_is_full(
+    tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stepwell.create(tmp_path / "a.well", SCHEMA)
+    original = getattr(SegmentWriter, failing)
+
+    def full(self: SegmentWriter, *args: Any, **options: Any) -> Any:
+        raise OSError(errno.ENOSPC, "full")
+
+    def append(writer: VectorWriter, t: int) -> None:
+        numbers = np.full(3, t)
+        writer.append(observation=observation(numbers), action=numbers, terminated=numbers == [5, t, 5])
+
+    with store.vector_writer(3, writers=1) as writer:
+        for t in range(4):
+            monkeypatch.setattr(SegmentWriter, failing, full)
+            for _ in range(2):
+                with pytest.raises(DiskFullError):
+                    append(writer, t)
+            monkeypatch.setattr(SegmentWriter, failing, original)
+            append(writer, t)
+    assert sorted(episode["action"].tolist() for episode in store) == [[0], [0, 1, 2, 3], [0, 1, 2, 3], [1], [2], [3]]
 
 
 @pytest.mark.parametrize("failing", ["append_rows", "end_episode"])

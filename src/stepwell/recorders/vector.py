@@ -69,8 +69,9 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
         True
 
     Notes:
-        Not thread-safe. Rendered frames are not stored: in SAME_STEP the final one cannot be had. Wrap the single
-        environments with Gymnasium's AddRenderObservation for that.
+        Not thread-safe. Values of a simulator on a GPU (torch tensors, JAX arrays) come to the host by one transfer a
+        step, and are returned as they were. Rendered frames are not stored: in SAME_STEP the final one cannot be had.
+        Wrap the single environments with Gymnasium's AddRenderObservation for that.
     """
 
     def __init__(

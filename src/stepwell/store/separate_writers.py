@@ -67,6 +67,11 @@ class EpisodeBuffer:
         self._steps: list[Row] = []
 
     @property
+    def num_steps(self) -> int:
+        """Steps of the running episode."""
+        return len(self._steps)
+
+    @property
     def has_open_episode(self) -> bool:
         """Whether steps were appended since the last end of an episode."""
         return bool(self._steps)
@@ -86,6 +91,10 @@ class EpisodeBuffer:
         writer.append_batch({name: [step[name] for step in self._steps] for name in self._steps[0]})
         writer.end(ending)
         self._steps = []
+
+    def cut(self, num_steps: int) -> None:
+        """Forget the last steps of the running episode."""
+        del self._steps[num_steps:]
 
     def discard_episode(self) -> None:
         """Forget the running episode."""
@@ -108,6 +117,7 @@ class SeparateWriters:
     def append(self, steps: Mapping[int, Row], endings: Mapping[int, Ending]) -> dict[int, int]:
         """Store a step of some environments, end the episodes of some; returns the ids of the steps."""
         ids: dict[int, int] = {}
+        kept = {env: self._buffers[env].num_steps for env in steps} if self._buffers else {}
         try:
             for env, step in steps.items():
                 target = self._target(env)
@@ -115,8 +125,10 @@ class SeparateWriters:
                 if env in endings:
                     target.end(endings[env])
         except BaseException as error:
+            for env, num_steps in kept.items():
+                self._buffers[env].cut(num_steps)
             # where nothing was stored, the call can be repeated
-            if ids or not isinstance(error, Exception):
+            if not self._buffers and (ids or not isinstance(error, Exception)):
                 self._interrupt(steps)
             raise
         return ids
@@ -173,10 +185,6 @@ class SeparateWriters:
         for env in self.open_among(environments):
             with suppress(Exception):
                 self._target(env).end(Ending(interrupted=True))
-            if not self._has_open_episode(env):
-                continue
-            if self._buffers:
-                self._buffers[env].discard_episode()
-            else:
+            if self._has_open_episode(env):
                 with suppress(Exception):
                     self._writers.pop(env).close()

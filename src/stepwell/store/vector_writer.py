@@ -81,7 +81,8 @@ class VectorWriter(BaseWriter):
         With a writer for each environment, readers see the steps of one vector step one after the other, and episodes
         are as `stepwell.Writer` records them. An error of the disk or of a codec when some environments had stored
         their step ends the open episodes of all that step, marked ``interrupted``; what comes next are others. With
-        fewer ``writers`` than environments running episodes are in memory: a kill loses them whole.
+        fewer ``writers`` than environments running episodes are in memory: a kill loses them whole, and an error leaves
+        those that are not written as they were.
     """
 
     _maker = "store.vector_writer()"
@@ -124,7 +125,7 @@ class VectorWriter(BaseWriter):
         """Store one step of each environment, and end the episodes that end with it.
 
         Args:
-            step: name to values [n, *shape] of every feature; nested mappings become dotted names. Arrays of JAX and
+            step: name to values [n, *shape] of every feature; nested mappings become dotted names. JAX arrays and
                 torch tensors of a GPU come to the host with one transfer, ``final`` and flags among them.
             terminated: bool [n], environments that reached a terminal state by this step; default: none.
             truncated: bool [n], environments whose episode was cut after this step; default: none.

@@ -28,6 +28,8 @@ from tests.store.vector_models import SCHEMA, Model, observation, read
 
 KILLS = int(os.environ.get("STEPWELL_RING_KILLS", "15"))
 NUM_ENVS, CAPACITY = 4, 120
+# vector steps
+AT_ONCE = 12
 NUMBERS = (errno.EMFILE, errno.EIO, errno.ENOSPC)
 
 
@@ -47,12 +49,24 @@ def walk(model: Model, num_steps: int, shared: memoryview[int] | None = None) ->
     return model
 
 
+def walk_at_once(model: Model, num_steps: int, at_once: int, shared: memoryview[int] | None = None) -> Model:
+    """Record as `walk` does, several steps of all environments at once."""
+    for _ in range(0, num_steps, at_once):
+        times = range(model.time, model.time + at_once)
+        ends = np.array([np.random.default_rng(time).integers(0, 40, model.num_envs) for time in times])
+        model.batch(ends, has_final=True)
+        if shared is not None:
+            shared[0] = model.time
+    return model
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Record once before forking, so that no child compiles kernels."""
     store = make(tmp_path_factory.mktemp("warm") / "a.well")
     with store.vector_writer(NUM_ENVS) as writer:
         walk(Model(writer, NUM_ENVS), 100)
+        walk_at_once(Model(writer, NUM_ENVS), 100, AT_ONCE)
 
 
 def record_until_killed(path: Path, shared: memoryview[int]) -> int:
@@ -95,6 +109,32 @@ def test_a_kill_at_any_moment_loses_at_most_the_last_vector_step(tmp_path: Path)
             walk(Model(writer, NUM_ENVS), 3)
         assert store.num_steps >= min(before, CAPACITY - NUM_ENVS)
         shutil.rmtree(path)
+
+
+def test_a_kill_while_steps_come_at_once_leaves_whole_vector_steps(tmp_path: Path) -> None:
+    moments = random.Random(1)
+    for kill in range(KILLS // 3):
+        path = make(tmp_path / f"{kill}.well").path
+        shared = memoryview(mmap.mmap(-1, 8)).cast("q")
+        child = os.fork()
+        if child == 0:
+            try:
+                walk_at_once(Model(Store(str(path)).vector_writer(NUM_ENVS), NUM_ENVS), 10**9, AT_ONCE, shared)
+            finally:
+                os._exit(1)
+        deadline = time.monotonic() + 60
+        while shared[0] < 1 + kill:
+            assert time.monotonic() < deadline
+        time.sleep(moments.random() * 0.02)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        store = stepwell.open(path)
+        told = []
+        for more in range(AT_ONCE + 1):
+            model = walk_at_once(Model(None, NUM_ENVS), shared[0] + more, 1)
+            told.append(model.shown(CAPACITY, ended_as="interrupted"))
+        assert read(store) in told
+        assert store.verify().is_ok, store.verify()
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

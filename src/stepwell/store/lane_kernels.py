@@ -26,6 +26,8 @@ FIRST_COLUMN = 32
 # of a row
 TARGET, VALUES, FINALS, ROW_BYTES, COLUMN_WORDS = range(5)
 _RECORD_BYTES, _STEP_BYTES = 48, 32
+# vector steps that are stored lane by lane: a processor reads ahead in so many places
+_MOST_TOGETHER = 8
 # what is asked for: rows are stored; episodes that end have a final row; all that are open end; there is room for
 # records of those that end, and their metadata is stored
 HAS_ROWS, HAS_FINAL, ENDS_ALL, IS_PREPARED = 1, 2, 4, 8
@@ -53,9 +55,7 @@ def append_lanes(control: Any, now: Any, kind: Any) -> Any:
         return IS_FULL
     if num_ends and not kind & IS_PREPARED:
         return num_ends
-    stamp = max(now, max(load_u64(control[CLOCK]), control[LAST_STAMP]) + 1)
-    control[LAST_STAMP] = stamp
-    store_u64(control[CLOCK], stamp)
+    stamp = _next_stamp(control, now)
     is_plain = has_rows and num_ends == 0 and num_parts == control[LANES]
     for column in range(control[COLUMNS]):
         at = FIRST_COLUMN + COLUMN_WORDS * column
@@ -77,16 +77,9 @@ def append_lanes(control: Any, now: Any, kind: Any) -> Any:
         if ends:
             row = _end_episode(control, lane, row, mark, stamp, kind)
         store_u64(next_rows + 8 * lane, row)
-    control[NUM_CALLS] = mark
     control[METADATA_END] += control[METADATA_BYTES]
     control[METADATA_BYTES] = 0
-    control[NUM_ROWS] += num_parts * has_rows + num_ends * has_final
-    control[NUM_STEPS] += num_parts * has_rows
-    line = control[STEPS] + _STEP_BYTES * (mark - 1)
-    store_u64(line, stamp)
-    store_u64(line + 8, control[NUM_ROWS])
-    store_u64(line + 16, control[NUM_STEPS])
-    store_u64(line + 24, control[NUM_EPISODES])
+    _put_line(control, stamp, num_parts * has_rows + num_ends * has_final, num_parts * has_rows)
     # last: all of it is there, or nothing
     commit_u64(control[COMMIT], mark)
     return 0
@@ -112,23 +105,93 @@ def append_lane_steps(control: Any, batch: Any, now: Any, kind: Any, num_steps: 
     # back at the end: other calls find the addresses of `LaneValues`
     _swap(control, batch)
     while done < num_steps:
-        found = append_lanes(control, now, kind)
-        if found > 0:
-            control[METADATA_BYTES] = line_bytes * found
-            found = append_lanes(control, now, kind | IS_PREPARED)
-        if found:
-            break
-        control[TERMINATED] += lanes
-        control[TRUNCATED] += lanes
-        control[IDS] += 8 * lanes
+        count = _num_plain(control, num_steps - done)
+        if count > 0:
+            _store_together(control, now, count)
+        else:
+            count = 1
+            found = append_lanes(control, now, kind)
+            if found > 0:
+                control[METADATA_BYTES] = line_bytes * found
+                found = append_lanes(control, now, kind | IS_PREPARED)
+            if found:
+                break
+        control[TERMINATED] += lanes * count
+        control[TRUNCATED] += lanes * count
+        control[IDS] += 8 * lanes * count
         for column in range(control[COLUMNS]):
             at = FIRST_COLUMN + COLUMN_WORDS * column
-            control[at + VALUES] += lanes * control[at + ROW_BYTES]
+            control[at + VALUES] += lanes * count * control[at + ROW_BYTES]
             if control[at + FINALS]:
-                control[at + FINALS] += lanes * control[at + ROW_BYTES]
-        done += 1
+                control[at + FINALS] += lanes * count * control[at + ROW_BYTES]
+        done += count
     _swap(control, batch)
     return done
+
+
+@kernel
+def _num_plain(control: Any, most: Any) -> Any:
+    """Return with how many of the next vector steps no episode ends, and no lane is full."""
+    lanes, last = control[LANES], control[CAPACITY] - 1
+    most = min(most, _MOST_TOGETHER, control[STEPS_ROOM] - control[NUM_CALLS])
+    for lane in range(lanes):
+        most = min(most, last - load_u64(control[NEXT_ROWS] + 8 * lane))
+        last += control[CAPACITY]
+    for i in range(most * lanes):
+        if load_u8(control[TERMINATED] + i) | load_u8(control[TRUNCATED] + i):
+            return i // lanes
+    return most
+
+
+@kernel
+def _store_together(control: Any, now: Any, count: Any) -> None:
+    """Store and commit vector steps of all environments with which no episode ends, and for which there is room."""
+    # lane by lane: rows that follow each other in a file are stored one after the other
+    lanes, next_rows, mark = control[LANES], control[NEXT_ROWS], control[NUM_CALLS]
+    for column in range(control[COLUMNS]):
+        at = FIRST_COLUMN + COLUMN_WORDS * column
+        num_bytes = control[at + ROW_BYTES]
+        for lane in range(lanes):
+            target = control[at + TARGET] + num_bytes * load_u64(next_rows + 8 * lane)
+            values = control[at + VALUES] + num_bytes * lane
+            for _ in range(count):
+                if num_bytes == 4:
+                    store_u32(target, load_u32(values))
+                else:
+                    memcpy(target, values, num_bytes)
+                target += num_bytes
+                values += num_bytes * lanes
+    for lane in range(lanes):
+        row = load_u64(next_rows + 8 * lane)
+        for step in range(count):
+            store_u64(control[IDS] + 8 * (lanes * step + lane), control[FIRST_ID] | (row + step))
+            store_u32(control[MARKS] + 4 * (row + step), mark + 1 + step)
+        store_u64(next_rows + 8 * lane, row + count)
+    for _ in range(count):
+        _put_line(control, _next_stamp(control, now), lanes, lanes)
+    commit_u64(control[COMMIT], control[NUM_CALLS])
+
+
+@kernel
+def _next_stamp(control: Any, now: Any) -> Any:
+    """Return a stamp of the ring's clock."""
+    stamp = max(now, max(load_u64(control[CLOCK]), control[LAST_STAMP]) + 1)
+    control[LAST_STAMP] = stamp
+    store_u64(control[CLOCK], stamp)
+    return stamp
+
+
+@kernel
+def _put_line(control: Any, stamp: Any, num_rows: Any, num_steps: Any) -> None:
+    """Count a vector step, its rows and steps, and store its line."""
+    line = control[STEPS] + _STEP_BYTES * control[NUM_CALLS]
+    control[NUM_CALLS] += 1
+    control[NUM_ROWS] += num_rows
+    control[NUM_STEPS] += num_steps
+    store_u64(line, stamp)
+    store_u64(line + 8, control[NUM_ROWS])
+    store_u64(line + 16, control[NUM_STEPS])
+    store_u64(line + 24, control[NUM_EPISODES])
 
 
 @kernel

@@ -320,3 +320,26 @@ def test_segments_in_which_environments_wait_go_when_nothing_of_them_is_shown(tm
             (episode.skipped, episode["action"].tolist()) for episode in store if episode["action"][-1] == 200
         )[0] == (1, [200])
     assert store.verify().is_ok
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 7), st.booleans()), min_size=1, max_size=30))
+def test_lines_of_metadata_are_those_that_were_given(ends: list[tuple[int, bool]]) -> None:
+    store = stepwell.create(":memory:", SCHEMA, capacity=10_000)
+    live = stepwell.open(store.path, mode="r")
+    expected: list[Any] = []
+    with store.vector_writer(3) as writer:
+        for number, (mask, has_metadata) in enumerate(ends):
+            done = np.array([bool(mask & 1), bool(mask & 2), bool(mask & 4)])
+            metadata = {env: {"text": "x" * (number + env)} for env in range(3)} if has_metadata else None
+            numbers = np.arange(3) + 3 * number
+            writer.append(observation=observation(numbers), action=numbers, terminated=done, metadata=metadata)
+            expected += [metadata[env] if metadata else {} for env in np.flatnonzero(done).tolist()]
+            live.refresh()
+            assert [episode.metadata for episode in live if not episode.is_open] == expected
+        num_ended = len(expected)
+        copy = stepwell.open(store.checkpoint(f"{store.path}/copy"), mode="r")
+    assert store.verify().is_ok
+    for each in (store, copy):
+        found = [episode.metadata for episode in each]
+        assert (found[:num_ended], {*map(len, found[num_ended:])} <= {0}) == (expected, True)

@@ -59,7 +59,7 @@ from stepwell.store.lane_kernels import (
     append_lane_steps,
     append_lanes,
 )
-from stepwell.store.lanes import LANE_CARRIED, LANE_FILES, LANE_MARKS, LANE_STEPS
+from stepwell.store.lanes import IS_SYNCED, LANE_CARRIED, LANE_FILES, LANE_MARKS, LANE_STEPS
 from stepwell.store.layout import step_id
 from stepwell.store.segment_writer import SegmentWriter
 
@@ -79,9 +79,9 @@ Int64s = npt.NDArray[np.int64]
 INTERRUPTED, IS_DISCARDED, IS_PIECE = 1 << 16, 1 << 24, -(1 << 63)
 FIRST_STEPS = 1024
 ROWS_OF_COMMIT = 2
+# the line of an episode without metadata, and how many of them are written at once
+NO_METADATA, LINES_AHEAD = b"{}\n", 1024
 MADV_POPULATE_WRITE = 23
-# the step is stored, and is committed once it is on the disk
-IS_SYNCED = -3
 
 
 class LaneValues:
@@ -122,6 +122,8 @@ class LaneWriter(SegmentWriter):
         self.skipped, self.origins = np.zeros((2, num_lanes), np.int64)
         self._scratch = np.zeros(1, np.int64)
         self._is_abandoned = False
+        # up to which byte empty lines of metadata are written
+        self._empty_until = 0
         self._control = np.zeros(FIRST_COLUMN + COLUMN_WORDS * len(schema), np.int64)
         super().__init__(store, schema, sync=sync, **options)
 
@@ -223,7 +225,7 @@ class LaneWriter(SegmentWriter):
         if self.num_calls + 1 > len(steps.rows):
             steps.reserve(2 * len(steps.rows))
             self._bind_growing()
-        self._prepare(count, b"{}\n" * count)
+        self._prepare(count, None)
 
     def take_back(self) -> None:
         """Forget what was prepared."""
@@ -261,13 +263,13 @@ class LaneWriter(SegmentWriter):
 
     def append_steps(self, batch: Int64s, kind: int, num_steps: int, num_ends: int) -> int:
         """Store and commit vector steps at addresses, see the kernel; returns how many, before a lane was full."""
-        steps, line = self._files.lanes[LANE_STEPS], b"{}\n"
+        steps = self._files.lanes[LANE_STEPS]
         if self.num_calls + num_steps > len(steps.rows):
             steps.reserve(max(2 * len(steps.rows), self.num_calls + num_steps))
             self._bind_growing()
         if num_ends:
-            self._store_lines(num_ends, line * num_ends)
-        done: int = append_lane_steps(self._control, batch, time_ns(), kind, num_steps, len(line))
+            self._store_lines(num_ends, None)
+        done: int = append_lane_steps(self._control, batch, time_ns(), kind, num_steps, len(NO_METADATA))
         if done and self.sync != "none":
             self._committer.commit(int(self._scratch[0]), 0, is_synced=self.sync == "step" or num_ends > 0)
         return done
@@ -301,25 +303,37 @@ class LaneWriter(SegmentWriter):
             return False
         if found:
             num_ended = found
-            self._prepare(found, b"{}\n" * found if lines is None else b"".join(lines))
+            self._prepare(found, lines)
             append_lanes(self._control, time_ns(), kind | IS_PREPARED)
         if self.sync != "none":
             self._committer.commit(int(self._scratch[0]), 0, is_synced=self.sync == "step" or num_ended > 0)
         return True
 
-    def _prepare(self, count: int, text: bytes) -> None:
-        """Let the next commit end so many episodes, with the metadata in ``text``."""
-        self._store_lines(count, text)
+    def _prepare(self, count: int, lines: Sequence[bytes] | None) -> None:
+        """Let the next commit end so many episodes, with these lines of metadata, or empty ones."""
         # taken over by the kernel's commit: no signal comes in between
-        self._control[METADATA_BYTES] = len(text)
+        self._control[METADATA_BYTES] = self._store_lines(count, lines)
 
-    def _store_lines(self, count: int, text: bytes) -> None:
-        """Make room for records of so many episodes, and store their metadata."""
-        episodes, first = self._files.episodes, int(self._control[NUM_EPISODES])
+    def _store_lines(self, count: int, lines: Sequence[bytes] | None) -> int:
+        """Make room for records of so many episodes, and store their metadata; returns its bytes."""
+        control, episodes = self._control, self._files.episodes
+        first, end = int(control[NUM_EPISODES]), int(control[METADATA_END])
         if first + count > len(episodes.rows):
             episodes.reserve(max(first + count, 2 * len(episodes.rows)))
             self._bind_growing()
-        self._files.metadata.write(text, int(self._control[METADATA_END]))
+        if lines is not None:
+            text = b"".join(lines)
+            self._files.metadata.write(text, end)
+            # what lies behind may begin in the middle of a line now
+            self._empty_until = 0
+            return len(text)
+        num_bytes = len(NO_METADATA) * count
+        if end + num_bytes > self._empty_until:
+            # ahead of what is committed: a write for each end would cost more than all else of it
+            text = NO_METADATA * max(count, LINES_AHEAD)
+            self._files.metadata.write(text, end)
+            self._empty_until = end + len(text)
+        return num_bytes
 
     def close(self) -> Any:
         """Close the files and return the commit record, still locked, which is closed when the segment is sealed."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EPISODES_SO_FAR",
+    "IS_SYNCED",
     "LANE_CARRIED",
     "LANE_FILES",
     "LANE_MARKS",
@@ -46,6 +47,8 @@ __all__ = [
 
 Int64s = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.uint32]
+# of a writer, beside what its kernel returns: the step is stored, and is committed once it is on the disk
+IS_SYNCED = -3
 # no feature has files of such names
 LANE_MARKS = "lanes.marks"
 LANE_STEPS = "lanes.steps"

@@ -18,6 +18,7 @@ from stepwell.store.base_writer import BaseWriter
 from stepwell.store.beneath import system_errors
 from stepwell.store.device_arrays import HostCopies, is_on_device
 from stepwell.store.encoding import QUEUE_BYTES
+from stepwell.store.lanes import IS_SYNCED
 from stepwell.store.layout import MAX_ROWS
 from stepwell.store.maintenance import add_deleted
 from stepwell.store.records import Capacity, Sync, fixed_row_bytes
@@ -672,7 +673,8 @@ class VectorWriter(BaseWriter):
         return given
 
     def _set_finals(self, final: Mapping[str, Any]) -> None:
-        given = self._checked_finals(final)
+        has_all = len(final) == len(self._finals) and all(name in final for name, _ in self._finals)
+        given = final if has_all else self._checked_finals(final)
         for name, target in self._finals:
             value = given[name]
             if type(value) is not _ndarray or value.dtype is not target.dtype or value.shape != target.shape:
@@ -726,8 +728,6 @@ class VectorWriter(BaseWriter):
         metadata: Mapping[int, Mapping[str, Any]] | None,
     ) -> None:
         """Store a step with which episodes end, or for which there is no room."""
-        from stepwell.store.lane_writer import IS_SYNCED
-
         if final is not None and found != IS_SYNCED:
             self._set_finals(final)
         lines = None if metadata is None else self._lines(metadata)

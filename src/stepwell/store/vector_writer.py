@@ -536,8 +536,7 @@ class VectorWriter(BaseWriter):
         feature = schema[name]
         if not feature.is_ragged and not has_rows(values):
             accepted = self._accepted(name, values)
-            rows = list(accepted)
-            return rows if len(chosen) == len(rows) else [rows[env] for env in chosen]
+            return list(accepted) if len(chosen) == self._num_envs else [accepted[env] for env in chosen]
         if isinstance(values, str | bytes) or not is_column(values) or len(values) != self._num_envs:
             raise StepError(f"feature {name!r}: got {type(values).__name__}. Give {self._num_envs} values.")
         accept = acceptor(name, feature)

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from stepwell.replay.patterns import Pattern
 from stepwell.replay.sampling import NO_KEY
 from stepwell.replay.selectors import Prioritized
 from stepwell.replay.tables import Table
-from stepwell.replay.transitions import transition_fields
+from stepwell.replay.transitions import LearningTargets, transition_fields
 from stepwell.store import back_pressure
 
 SCHEMA = {"observation": Array(2, final=True), "reward": Array()}
@@ -606,29 +607,38 @@ def test_closing_ends_threads_that_wait_for_a_limiter(store: stepwell.Store, thr
     assert len(errors) == 3
 
 
-def walks_and_draws(path: Path, *, is_direct: bool, grows: bool, sampler: str, ring: dict[str, int]) -> list[Batch]:
+N_STEPS = transition_fields(n_step=3, stack=2)
+# targets that are made in the call that draws: of one step, of several observations, as columns
+ONE_STEP = transition_fields(["observation", "goal"])
+AS_COLUMNS = transition_fields({"obs": "observation"}, ["action", "choice"], as_columns=True, discount=0.5)
+
+
+def walks_and_draws(
+    path: Path, *, is_direct: bool, grows: bool, sampler: str, ring: dict[str, int], targets: LearningTargets
+) -> list[Batch]:
     """Record episodes and draw between the steps; by the longer ways where that is not so."""
     schema = {"observation": Array(5, final=True), "action": Array(2), "reward": Array()}
-    store = stepwell.create(path, schema, **ring)
-    targets = transition_fields(n_step=3, stack=2)
+    store = stepwell.create(path, {**schema, "goal": Array((2, 3), "uint8"), "choice": Array((), "int64")}, **ring)
     rng = np.random.default_rng(0)
     batches: list[Batch] = []
     with store.writer() as writer:
         table = Table(store, sampler=sampler, max_size=500, pattern=targets.pattern)
         if not grows:
             table.history.grow = lambda: None  # type: ignore[method-assign]
-        loader = ReplayLoader(table, targets.fields, batch_size=16, transform=targets.transform)
+        to: Any = "torch" if targets is AS_COLUMNS and find_spec("torch") else "numpy"
+        loader = ReplayLoader(table, targets.fields, batch_size=16, transform=targets.transform, to=to)
         assert loader._direct is not None
         if not is_direct:
             loader._direct = None
         for episode in range(30):
             for step in range(int(rng.integers(1, 60))):
                 observation, action = rng.standard_normal(5), rng.standard_normal(2)
-                writer.append(observation=observation.astype("f4"), action=action.astype("f4"), reward=float(step))
+                values = {"observation": observation.astype("f4"), "action": action.astype("f4"), "choice": step}
+                writer.append(**values, reward=float(step), goal=rng.integers(0, 255, (2, 3)).astype("u1"))
                 if step % 7 == 3:
                     batch = next(loader)
-                    batches.append(Batch({key: np.array(value) for key, value in batch.items()}))
-                    loader.update_priorities(batch, batch["reward"] ** 2)
+                    batches.append(Batch({key: np.asarray(value).copy() for key, value in batch.items()}))
+                    loader.update_priorities(batch, np.asarray(batch["reward"]).reshape(-1) ** 2)
             ending = {"terminated": True} if episode % 2 else {"truncated": True}
             writer.end_episode(**ending, final={"observation": rng.standard_normal(5).astype("f4")})
         loader.close()
@@ -636,19 +646,29 @@ def walks_and_draws(path: Path, *, is_direct: bool, grows: bool, sampler: str, r
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
-@pytest.mark.parametrize("ring", [{}, {"capacity": 300}, {"capacity": 300, "segment_bytes": 1500}])
+@pytest.mark.parametrize(
+    ("ring", "targets"),
+    [
+        ({}, ONE_STEP),
+        ({"capacity": 300}, N_STEPS),
+        ({"capacity": 300, "segment_bytes": 1500}, N_STEPS),
+        ({"capacity": 300, "segment_bytes": 1500}, AS_COLUMNS),
+    ],
+)
 def test_batches_drawn_in_one_call_equal_those_drawn_step_by_step(
-    tmp_path: Path, sampler: str, ring: dict[str, int]
+    tmp_path: Path, sampler: str, ring: dict[str, int], targets: LearningTargets
 ) -> None:
     ways = [(is_direct, grows) for is_direct in (True, False) for grows in (True, False)]
     runs = [
-        walks_and_draws(tmp_path / f"{number}.well", is_direct=direct, grows=grows, sampler=sampler, ring=ring)
+        walks_and_draws(
+            tmp_path / f"{number}.well", is_direct=direct, grows=grows, sampler=sampler, ring=ring, targets=targets
+        )
         for number, (direct, grows) in enumerate(ways)
     ]
     assert len(runs[0]) > 50
     for batches in runs[1:]:
         for expected, batch in zip(runs[0], batches, strict=True):
-            assert list(batch) == list(expected)
+            assert set(batch) == set(expected)
             for key, value in expected.items():
                 assert batch[key].dtype == value.dtype
                 np.testing.assert_array_equal(batch[key], value, err_msg=key)

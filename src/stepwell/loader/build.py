@@ -52,6 +52,11 @@ class RowReader(Protocol):
 class Builder:
     """Build batches: read, transform, wrap.
 
+    Attributes:
+        torch: the module, for batches of tensors; else None.
+        is_pinned: whether they lie in page-locked memory.
+        is_plain: whether nothing else is done with what was read than what transforms of whole batches do.
+
     Notes:
         Builds in any number of threads at once. Knows nothing of iterators and threads.
     """
@@ -79,12 +84,13 @@ class Builder:
         self._group_pool = (
             self._pool if group == 1 else ArenaPool(reader.num_bytes(group * settings.batch_size), max_free)
         )
-        self._torch = import_torch() if settings.to == "torch" else None
+        self.torch = import_torch() if settings.to == "torch" else None
         pins = settings.pin_memory
-        self.is_pinned = self._torch is not None and (pins_by_default() if pins is None else pins)
+        self.is_pinned = self.torch is not None and (pins_by_default() if pins is None else pins)
         self._is_nested = settings.nested
         # batches are handed over as they were read
-        self._is_unwrapped = self._torch is None and not (self._chain or settings.nested or settings.pad)
+        self._is_unwrapped = self.torch is None and not (self._chain or settings.nested or settings.pad)
+        self.is_plain = not settings.nested and not any(transforms.values())
         if settings.nested:
             nest(dict.fromkeys(reader.fields))
 
@@ -176,7 +182,7 @@ class Builder:
         """Return memory to read so many rows into: of the pool, or pinned."""
         num_bytes = self._num_bytes if size == self._batch_size else self._reader.num_bytes(size)
         if self.is_pinned:
-            pinned = PinnedBlock(num_bytes, self._torch)
+            pinned = PinnedBlock(num_bytes, self.torch)
             return pinned.memory, pinned
         return (self._pool if size <= self._batch_size else self._group_pool).lease(num_bytes), None
 
@@ -187,13 +193,13 @@ class Builder:
         return Batch(self._wrapped(values, pinned), share.epoch, job.index, self._valid(share), job.anchors)
 
     def _wrapped(self, values: dict[str, Any], pinned: PinnedBlock | None) -> dict[str, Any]:
-        if self._torch is not None:
-            values = to_torch(values, self._torch, pinned)
+        if self.torch is not None:
+            values = to_torch(values, self.torch, pinned)
         return nest(values) if self._is_nested else values
 
     def _valid(self, share: Share) -> Any:
         valid = share.valid
-        return valid if valid is None or self._torch is None else self._torch.from_numpy(valid)
+        return valid if valid is None or self.torch is None else self.torch.from_numpy(valid)
 
 
 def _cut(values: Mapping[str, Any], size: int, number: int) -> list[dict[str, Any]]:

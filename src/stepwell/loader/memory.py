@@ -21,7 +21,7 @@ import numpy.typing as npt
 from stepwell.errors import LoaderError, MissingDependencyError
 from stepwell.windows import aligned_empty
 
-__all__ = ["ArenaPool", "PinnedBlock", "Target", "import_torch", "pins_by_default", "to_torch"]
+__all__ = ["ArenaPool", "PinnedBlock", "Target", "import_torch", "pins_by_default", "to_torch", "torch_dtype"]
 
 Target = Literal["numpy", "torch"]
 
@@ -108,7 +108,7 @@ def to_torch(values: dict[str, Any], torch: Any, pinned: PinnedBlock | None = No
         if not isinstance(value, np.ndarray):
             continue
         # a dict of few dtypes: a call for each array would cost as much as its tensor
-        kind = _DTYPES[value.dtype] if value.dtype in _DTYPES else _torch_dtype(value.dtype, torch)
+        kind = _DTYPES[value.dtype] if value.dtype in _DTYPES else torch_dtype(value.dtype, torch)
         if kind is None:
             continue
         if pinned is not None:
@@ -155,14 +155,14 @@ class PinnedBlock:
         if value.base is not self.memory or value.size == 0 or not fits:
             return _wrap(value, self._torch).pin_memory()
         reach = sum(stride * (length - 1) for stride, length in zip(value.strides, value.shape, strict=True))
-        flat = self._storage[start : start + reach + size].view(_torch_dtype(value.dtype, self._torch))
+        flat = self._storage[start : start + reach + size].view(torch_dtype(value.dtype, self._torch))
         return flat.as_strided(value.shape, [stride // size for stride in value.strides])
 
 
 _DTYPES: dict[np.dtype[Any], Any] = {}
 
 
-def _torch_dtype(dtype: np.dtype[Any], torch: Any) -> Any:
+def torch_dtype(dtype: np.dtype[Any], torch: Any) -> Any:
     """Return the torch dtype of a numpy dtype, or None."""
     if dtype not in _DTYPES:
         try:

@@ -195,8 +195,9 @@ def draw_batch(  # noqa: PLR0917
     episode: Any, first_row: Any, stop_row: Any, has_ended: Any, cut: Any, left: Any, records: Any, base: Any,
     shape: Any, max_size: Any, priority: Any, exponent: Any, items: Any, ends: Any, items_base: Any, state: Any,
     order: Any, order_ends: Any, members: Any, member_places: Any, sums: Any, levels: Any, num: Any,
-    size: Any, key: Any, first: Any, pieces: Any, reach: Any, endings: Any, beta: Any, normalize: Any, memory: Any,
-    start: Any, num_rows: Any, last_used: Any, now: Any, plan: Any, runs: Any, offsets: Any, bases: Any,
+    size: Any, key: Any, first: Any, pieces: Any, reach: Any, endings: Any, targets: Any, discount: Any, beta: Any,
+    normalize: Any, memory: Any, start: Any, num_rows: Any, last_used: Any, now: Any, plan: Any, runs: Any,
+    offsets: Any, bases: Any,
 ) -> Any:  # fmt: skip
     """Take in new rows of an episode, then draw items, count them as drawn, read their windows and weigh them.
 
@@ -209,6 +210,10 @@ def draw_batch(  # noqa: PLR0917
         reach: int64 [2], the earliest and the latest step that a window reaches, counted from its anchor.
         endings: int64 [m, 3]: where in ``memory`` to mark the anchors that are the last step of an episode whose flags,
             masked by the second number, are the third.
+        targets: int64 [0], or where in ``memory`` one-step targets are made as of `one_step_discounts`: marks of
+            terminated ones, discounts, marks of valid ones, float32 marks of terminated ones or -1, and the masks of
+            windows of two steps, bool [size, 2] each.
+        discount: float64, of one step.
         beta: float64, exponent of the importance weights; ``normalize``: whether the largest is to be 1.
         memory: uint8, written: the windows, and from ``start`` (a multiple of 8) on int64 [TAKEN_WORDS, size] as of
             `take_items`, float64 [size] probabilities, int32 [2, size] as of `take_items`, float32 [size] weights.
@@ -257,7 +262,25 @@ def draw_batch(  # noqa: PLR0917
             record = records[places[EPISODE, i] - base]
             has_ended_so = record[_FLAGS] & mask == wanted
             memory[at + i] = has_ended_so and places[ROW, i] == record[_RECORD_HI_STEP] - 1
+    if targets.size:
+        _make_targets(targets, discount, size, memory)
     return num_first, num_evicted, num_dropped, num_inserted
+
+
+@kernel
+def _make_targets(targets: Any, discount: Any, size: Any, memory: Any) -> None:
+    ended, valid = targets[0], targets[2]
+    discounts = memory[targets[1] : targets[1] + 4 * size].view(np.float32)
+    for i in range(size):
+        discounts[i] = 0.0 if memory[ended + i] else discount
+        is_missing = False
+        for m in range(4, targets.size):
+            is_missing |= memory[targets[m] + 2 * i + 1] != 0
+        memory[valid + i] = memory[ended + i] or not is_missing
+    if targets[3] >= 0:
+        done = memory[targets[3] : targets[3] + 4 * size].view(np.float32)
+        for i in range(size):
+            done[i] = memory[ended + i]
 
 
 @kernel

@@ -13,13 +13,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from stepwell.errors import LoaderError, OrderError, StateError, TableError
 from stepwell.kernels.places import PLACE_ROWS
 from stepwell.loader.batch import Batch
 from stepwell.loader.build import Builder
 from stepwell.loader.devices import DeviceSource, find_device
-from stepwell.loader.memory import ArenaPool, import_torch
+from stepwell.loader.memory import ArenaPool, import_torch, torch_dtype
 from stepwell.loader.pipeline import Inline, Pipeline
 from stepwell.loader.settings import LoaderSettings
 from stepwell.loader.transforms import BatchKey
@@ -40,6 +41,7 @@ from stepwell.replay.history import ENDINGS
 from stepwell.replay.item_kernels import TAKEN_KEY, TAKEN_PRIORITY, TAKEN_SIZE
 from stepwell.replay.limiters import checked_timeout
 from stepwell.replay.sampling import TableRows, open_sources
+from stepwell.replay.transitions import TransitionTargets
 
 if TYPE_CHECKING:
     from stepwell.loader.memory import Target
@@ -77,6 +79,7 @@ WHAT_TO_DO = {
 }
 # the consumer still holds one batch while it asks for the next
 HELD_BATCHES = 2
+NO_TARGETS = np.empty(0, np.int64)
 MAX_REDRAWS = 8
 CLOSED = "this loader was closed. Make a new one."
 # batches that are drawn and read together by default, of at most so many bytes: of larger ones a call costs little
@@ -204,7 +207,10 @@ class ReplayLoader:
         first, is_alone = self._rows[0], group == 1 and not threads and len(self._rows) == 1
         if is_alone and isinstance(first, TableRows) and first.draws_in_one and not builder.is_pinned:
             load_kernels(["stepwell.replay.batch_kernels.draw_batch"])
-            self._direct = partial(_DirectDraw, self.tables[0], self._drawer, reader, builder, self.settings, chosen)
+            whole: Any = transform[0] if isinstance(transform, Sequence) and len(transform) == 1 else transform
+            self._direct = partial(
+                _DirectDraw, self.tables[0], self._drawer, reader, builder, self.settings, chosen, whole
+            )
         self._device = find_device(device, import_torch()) if device is not None else None
         self._progress = self._drawer.progress
         self._source: Source | None = None
@@ -387,7 +393,8 @@ class _DirectDraw:
     """Draws and reads batches of a table in one call of a kernel, and leaves to another source what that does not do.
 
     In a training loop a batch finds the processor's caches cold, and each function and object on its way costs several
-    microseconds to fetch: see design/017.
+    microseconds to fetch: see design/017. So targets of one step are made by the kernel, too, and arrays are made, and
+    wrapped for torch, in one loop.
     """
 
     def __init__(  # noqa: PLR0917
@@ -398,12 +405,12 @@ class _DirectDraw:
         builder: Builder,
         settings: LoaderSettings,
         info: Sequence[str],
+        transform: WholeTransform | None,
         otherwise: Inline[Any, Built],
     ) -> None:
         self._table, self._drawer, self._reader, self._otherwise = table, drawer, reader, otherwise
-        self._builder, self._seed, self._size = builder, settings.seed, settings.batch_size
+        self._seed, self._size = settings.seed, settings.batch_size
         size, self._start = settings.batch_size, reader.num_bytes(settings.batch_size)
-        self._pool = ArenaPool(self._start + DRAWN_BYTES * size, HELD_BATCHES + 1)
         self._reach = np.array([reader.min_offset, reader.max_offset])
         views = reader.views(size)
         starts = {key: start for key, _, _, start in views}
@@ -421,36 +428,55 @@ class _DirectDraw:
             "size": (np.int64, self._start + TAKEN_SIZE * word),
         }
         chosen = [(f"table.{name}", *columns[name]) for name in info if name in columns]
-        self._views = [*views, *((key, (size,), np.dtype(dtype), start) for key, dtype, start in chosen)]
-        self._has_source = "source" in info
-        self._sources = np.zeros(size, np.int64)
-        self._sources.flags.writeable = False
+        arrays = [*views, *((key, (size,), np.dtype(dtype), start) for key, dtype, start in chosen)]
+        self._has_source, self._is_weighted = "source" in info, "weight" in info
+        num_bytes = self._start + DRAWN_BYTES * size
+        self._targets, self._discount, made = NO_TARGETS, 0.0, None
+        # what is left to do with the arrays; None: they are the batch, but for torch
+        self._finish: Callable[[dict[str, Any], BatchKey], dict[str, Any]] | None = None
+        # a class of a user's may do more
+        if builder.is_plain and not self._computed and type(transform) is TransitionTargets:
+            made = transform.in_place(arrays, num_bytes)
+            self._discount = transform.discount
+        if made is not None:
+            self._targets, num_bytes = made.targets, made.num_bytes
+        elif transform is not None or not builder.is_plain or self._computed:
+            self._finish = builder.finished
+        placed = [(*each, None) for each in arrays] if made is None else made.arrays
+        torch = builder.torch if self._finish is None else None
+        self._wrap: Callable[[npt.NDArray[Any]], Any] | None = None if torch is None else torch.from_numpy
+        self._arrays = [(*each, torch is not None and torch_dtype(each[2], torch) is not None) for each in placed]
+        self._pool = ArenaPool(num_bytes, HELD_BATCHES + 1)
 
     def take(self) -> Built:
         """Return the progress after the next batch, and the batch."""
-        drawer, size = self._drawer, self._size
+        drawer, size, wrap = self._drawer, self._size, self._wrap
         number, owed, (taken,) = drawer.progress
         memory = self._pool.lease(self._pool.num_bytes)
         if not self._table.draw_batch(
-            size, self._reader, self._reach, self._endings, drawer.beta(number * size), drawer.normalize,
-            memory, self._start,
+            size, self._reader, self._reach, self._endings, self._targets, self._discount,
+            drawer.beta(number * size) if self._is_weighted else 0.0, drawer.normalize, memory, self._start,
         ):  # fmt: skip
             # what has a name here is not recycled
             del memory
             return self._otherwise.take()
         values: dict[str, Any] = {}
-        for key, shape, dtype, start in self._views:
-            values[key] = np.ndarray(shape, dtype, memory, start)
+        for key, shape, dtype, start, strides, is_wrapped in self._arrays:
+            array = np.ndarray(shape, dtype, memory, start, strides)
+            values[key] = wrap(array) if is_wrapped and wrap is not None else array
         if self._has_source:
-            values["table.source"] = self._sources
-        if self._computed:
-            places = np.ndarray((PLACE_ROWS, size), np.int64, memory, self._start)
-            self._reader.compute(self._computed, places, values)
-            del places
-        del memory
-        drawer.progress = progress = Progress(number + 1, owed, (taken + size,))
+            sources = np.zeros(size, np.int64)
+            values["table.source"] = sources if wrap is None else wrap(sources)
         first = number * size
-        values = self._builder.finished(values, BatchKey(self._seed, ((0, range(first, first + size)),), size))
+        drawer.progress = progress = Progress(number + 1, owed, (taken + size,))
+        if self._finish is not None:
+            if self._computed:
+                places = np.ndarray((PLACE_ROWS, size), np.int64, memory, self._start)
+                self._reader.compute(self._computed, places, values)
+                del places
+            # nor what has one while transforms make other arrays
+            del memory, array
+            values = self._finish(values, BatchKey(self._seed, ((0, range(first, first + size)),), size))
         return progress, Batch(values, 0, number)
 
     def interrupt(self) -> None:

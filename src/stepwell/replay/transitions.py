@@ -28,6 +28,7 @@ from stepwell.errors import WindowError
 from stepwell.replay.patterns import Pattern, every_step
 from stepwell.transforms.base import look_up
 from stepwell.windows import Field
+from stepwell.windows.plans import BatchArray
 
 __all__ = ["LearningTargets", "SequenceTargets", "TransitionTargets", "sequence_fields", "transition_fields"]
 
@@ -36,7 +37,13 @@ Names = str | Sequence[str] | Mapping[str, str]
 Bools = npt.NDArray[np.bool_]
 # the computed column that is read to tell evicted steps from those that never were, and what is told
 STEP, WHOLE = "step_index", "is_whole"
-FLOAT32 = np.dtype(np.float32)
+FLOAT32, BOOL = np.dtype(np.float32), np.dtype(np.bool_)
+# where a kernel makes arrays begins at multiples of this
+ALIGNMENT = 64
+# numbers of a transition, beside the actions
+COLUMNS = ("reward", "discount", "terminated", "done", "is_valid", WHOLE, "table.weight")
+# key, shape, dtype and strides of an array in the memory of a batch, and where it begins
+Placed = tuple[str, tuple[int, ...], np.dtype[Any], int, "tuple[int, ...] | None"]
 
 
 class LearningTargets(NamedTuple):
@@ -116,6 +123,14 @@ def transition_fields(
     return LearningTargets(fields, TransitionTargets(tuple(observations), n_step, float(discount), stack, names))
 
 
+class InPlace(NamedTuple):
+    """Arrays of a batch that `stepwell.replay.batch_kernels.draw_batch` makes in its memory, with its targets."""
+
+    arrays: list[Placed]
+    targets: npt.NDArray[np.int64]
+    num_bytes: int
+
+
 class TransitionTargets:
     """Make n-step transitions of windows, as `transition_fields` asks for them.
 
@@ -169,6 +184,45 @@ class TransitionTargets:
         """Return the batch with the transitions instead of the windows."""
         found = self._transitions(batch)
         return found if self.columns is None else _as_columns(found, self.columns)
+
+    def in_place(self, arrays: Sequence[BatchArray], num_bytes: int) -> InPlace | None:
+        """Return the arrays that a batch has after this, made in its memory; None where a kernel cannot make them.
+
+        Args:
+            arrays: in the memory, before this.
+            num_bytes: that they take.
+        """
+        there = {key: (shape, dtype, start) for key, shape, dtype, start in arrays}
+        windows = [there.get(key) for key in self.observations]
+        masks = [there.pop(mask, None) for mask in self._masks]
+        if self.n_step > 1 or self.stack > 1 or None in windows or None in masks:
+            return None
+        rewards, ended = there.get("reward"), there.get("terminated")
+        if rewards is None or rewards[1] != FLOAT32 or ended is None or (ended[0], ended[1]) != (rewards[0][:1], BOOL):
+            return None
+        size = rewards[0][0]
+        placed: dict[str, Placed] = {key: (key, *found, None) for key, found in there.items()}
+        for key in self.observations:
+            (_, _, *sample), dtype, start = there[key]
+            row = dtype.itemsize * int(np.prod(sample, dtype=np.int64))
+            strides = (2 * row, *np.empty(sample, dtype).strides)
+            for number, name in enumerate((key, f"next_{key}")):
+                placed[name] = name, (size, *sample), dtype, start + number * row, strides
+        made = {"discount": FLOAT32, "is_valid": BOOL, **({} if self.columns is None else {"done": FLOAT32})}
+        for key, dtype in made.items():
+            start = -(-num_bytes // ALIGNMENT) * ALIGNMENT
+            placed[key] = key, (size,), dtype, start, None
+            num_bytes = start + size * dtype.itemsize
+        starts = {key: each[3] for key, each in placed.items()}
+        targets = [starts["terminated"], starts["discount"], starts["is_valid"], starts.get("done", -1)]
+        targets += [mask[2] for mask in masks if mask is not None]
+        if self.columns is not None:
+            if any(placed[key][2].kind in "iu" and placed[key][2] != np.int64 for key in self.columns):
+                return None
+            for key in (*COLUMNS, *self.columns):
+                if key in placed and len(placed[key][1]) == 1:
+                    placed[key] = key, (size, 1), *placed[key][2:4], None
+        return InPlace(list(placed.values()), np.array(targets, np.int64), num_bytes)
 
     def _transitions(self, batch: Values) -> Values:
         if self.stack > 1:
@@ -227,7 +281,7 @@ class TransitionTargets:
 def _as_columns(batch: Values, actions: Sequence[str]) -> Values:
     """Give numbers of a step an axis, [B, 1]; whole ones among the actions become int64, which torch's indices are."""
     batch["done"] = batch["terminated"].astype(np.float32)
-    for key in ("reward", "discount", "terminated", "done", "is_valid", WHOLE, "table.weight", *actions):
+    for key in (*COLUMNS, *actions):
         values = batch.get(key)
         if values is None or (values.ndim != 1 and key not in actions):
             continue

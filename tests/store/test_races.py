@@ -15,6 +15,7 @@ import stepwell
 from stepwell import Array, View
 from stepwell.store import Store
 from stepwell.store.following import Follower
+from stepwell.store.manifests import has_listed_files
 from stepwell.webdataset import write_webdataset
 from stepwell.webdataset.writing import EPISODE
 
@@ -117,6 +118,27 @@ def test_a_segment_that_is_seen_in_the_moment_before_its_new_name_is_found_under
     assert (segment.is_sealed, segment.path) == (True, sealing)
     sealing.rename(sealed)
     assert segment.path == sealed
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_segment_that_gets_its_sealed_name_while_a_reader_opens_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    _, writer = recorded(tmp_path / "a.well")
+    writer.close()
+    sealed = next((tmp_path / "a.well" / "segments").iterdir())
+    # as it is between the end of its commit record and its new name
+    sealed.rename(f"{sealed}.open")
+
+    def listed(directory: str) -> bool:
+        is_listed = moment == "after" and has_listed_files(directory)
+        Path(directory).rename(sealed)
+        return is_listed
+
+    monkeypatch.setattr("stepwell.store.segments.has_listed_files", listed)
+    store = stepwell.open(tmp_path / "a.well", mode="r")
+    assert not Path(f"{sealed}.open").exists()
+    assert [episode["x"].tolist() for episode in store] == [[[1, 1]]]
 
 
 def test_refreshes_of_several_threads_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

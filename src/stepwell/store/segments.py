@@ -420,7 +420,8 @@ class Segment:
 
     def _is_unwritten(self) -> bool:
         """Whether a loss of power left neither a commit record nor a whole sealed one: nothing of it was promised."""
-        return os.path.isdir(self._directory) and not has_listed_files(self._directory)
+        # in this order: a directory that is there afterwards was not renamed while its files were read, as by a seal
+        return not has_listed_files(self._directory) and os.path.isdir(self._directory)
 
     def _refresh_hidden(self) -> bool:
         """Look whether a segment of which nothing was shown is sealed."""

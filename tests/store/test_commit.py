@@ -15,6 +15,7 @@ import warm_children
 
 import stepwell
 from stepwell.errors import LeftOutWarning, SchemaError, SharedFileSystemWarning, StepwellError
+from stepwell.replay.history import History
 from stepwell.store import commit
 from stepwell.store.commit import OWNER_START, CommitRecord
 
@@ -147,6 +148,24 @@ def test_a_segment_of_another_machine_on_a_network_is_neither_recovered_nor_show
     assert store.refresh()
     assert store.num_steps == 3
     assert stepwell.open(path)[0]["a"].tolist() == [0, 1, 2]
+
+
+def test_lanes_of_another_machine_on_a_network_are_shown_when_they_are_sealed(path, network, monkeypatch):
+    writer = stepwell.create(path, {"a": stepwell.Array((), "int64")}, capacity=100).vector_writer(2)
+    for step in range(3):
+        writer.append(a=np.array([step, 10 + step]))
+    real = commit.boot_id
+    monkeypatch.setattr(commit, "boot_id", lambda: OTHER_BOOT)
+    reader = stepwell.open(path, mode="r")
+    history = History(reader)
+    assert (reader.num_steps, len(history.advance().runs)) == (0, 0)
+    monkeypatch.setattr(commit, "boot_id", real)
+    writer.close()
+    monkeypatch.setattr(commit, "boot_id", lambda: OTHER_BOOT)
+    assert reader.refresh()
+    assert sorted(episode["a"].tolist() for episode in reader) == [[0, 1, 2], [10, 11, 12]]
+    runs = history.advance().runs
+    assert [(stop - start, ended) for _, start, stop, ended in runs.tolist()] == [(3, 1), (3, 1)]
 
 
 def test_a_silent_segment_of_another_machine_is_recovered_when_that_is_asked_for(path, network, monkeypatch):

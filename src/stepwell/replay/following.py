@@ -162,6 +162,9 @@ class FollowedSegment:
         except FileNotFoundError:
             # the next look at the directory finds it gone
             return False
+        if segment.has_lanes:
+            # another machine wrote it: the next look follows it as one with lanes
+            return False
         is_new = segment.num_rows != self.num_rows or len(segment.records) != self.num_records
         return is_new or segment.is_sealed != self.is_sealed
 

@@ -406,8 +406,10 @@ class History:
         self._watch.begin_look()
         self.store.refresh()
         shown = {segment.name: segment for segment in self.store.segments}
-        for name in self._followed.keys() - shown.keys():
-            self._forget(name)
+        for name, followed in list(self._followed.items()):
+            # of a segment that another machine wrote nothing is known until it is sealed, nor whether it has lanes
+            if name not in shown or shown[name].has_lanes != isinstance(followed, FollowedLanes):
+                self._forget(name)
         changed = []
         for name, segment in shown.items():
             followed = self._followed.get(name) or self._follow(segment)

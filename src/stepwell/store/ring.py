@@ -190,15 +190,18 @@ class RingCut:
     def follow(self, segment: Segment) -> None:
         """Take in a segment of the store, or what its last refresh brought; O(new)."""
         found = self._by_name.get(segment.name)
-        if found is None:
-            kind = _RingLanes if segment.has_lanes else _RingSegment
-            found = kind(segment, len(self._segments), self._row_bytes, self._names)
+        kind = _RingLanes if segment.has_lanes else _RingSegment
+        if found is None or type(found) is not kind:
+            # of one that another machine writes nothing was known, nor its kind: it keeps its slot
+            slot = len(self._segments) if found is None else found.slot
+            found = kind(segment, slot, self._row_bytes, self._names)
             found.map_files()
-            self._make_room()
-            self._table[found.slot] = 0
-            self._table[found.slot, ORDINAL], self._table[found.slot, LANES] = segment.ordinal, segment.has_lanes
-            self._segments.append(found)
-            self._by_name[segment.name] = found
+            if slot == len(self._segments):
+                self._make_room()
+                self._segments.append(found)
+            self._segments[slot] = self._by_name[segment.name] = found
+            self._table[slot] = 0
+            self._table[slot, ORDINAL], self._table[slot, LANES] = segment.ordinal, segment.has_lanes
             self._take(found)
         elif not found.is_done:
             found.segment = segment

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,22 +41,20 @@ METADATA = "storage_metadata.json"
 
 
 class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]
-    """Save the elements as TorchRL's storages do, as files that are mapped, and which one comes next."""
+    """Save the elements as TorchRL's storages do, as files that are mapped, and which position comes next."""
 
     def dumps(self, storage: StepwellStorage, path: str | os.PathLike[str]) -> None:
         """Write the elements into a directory."""
-        state = storage.state_dict()
-        if state["elements"] is None:
+        if not len(storage):
             raise TableError("a storage without elements has nothing to save.")
-        state["elements"].memmap(path, copy_existing=True)
-        metadata = {"metadata": {}, "is_pytree": False, "len": len(storage), "next": state["next"]}
+        storage.get(slice(None)).memmap(path, copy_existing=True)
+        metadata = {"metadata": {}, "is_pytree": False, "len": len(storage), "next": storage._next}
         Path(path, METADATA).write_text(json.dumps(metadata), encoding="utf-8")
 
     def loads(self, storage: StepwellStorage, path: str | os.PathLike[str]) -> None:
-        """Take the elements of a directory into a storage without elements; those of TensorStorage, too."""
+        """Take the elements of a directory in place of those of a storage; those of TensorStorage, too."""
         metadata = parse_json(Path(path, METADATA).read_bytes())
-        elements = TensorDict.load_memmap(path)[: metadata["len"]]
-        storage.load_state_dict({"elements": elements, "next": metadata.get("next", 0)})
+        storage._load(TensorDict.load_memmap(path)[: metadata["len"]], metadata.get("next", 0))
 
 
 class StepwellStorage(Storage):  # type: ignore[misc]
@@ -74,7 +73,8 @@ class StepwellStorage(Storage):  # type: ignore[misc]
     Notes:
         Elements are written in the order of their positions, round and round, as ``TensorDictRoundRobinWriter`` does;
         they cannot be changed afterwards. Batches are in the memory of the CPU. ``dumps`` writes the files of TorchRL's
-        tensor storages, and ``loads`` takes theirs while they are not full. A pickle has the elements.
+        tensor storages, and ``loads`` takes theirs while they are not full; ``state_dict`` and ``load_state_dict``
+        alike. A pickle has the elements. One process at a time: collectors in other processes return their batches.
     """
 
     _default_checkpointer = Checkpointer
@@ -88,11 +88,12 @@ class StepwellStorage(Storage):  # type: ignore[misc]
     def _clear(self) -> None:
         self.store: Any = None
         self._columns: list[_Column] = []
+        self._kind: Any = None
+        self._element_size: tuple[int, ...] = ()
         self._num = self._next = 0
 
     def _begin(self, elements: Any) -> None:
-        self._kind = type(elements) if is_tensorclass(elements) else None
-        self._columns = _columns_of(elements)
+        self._columns, self._element_size = _columns_of(elements), elements.batch_size[1:]
         schema = {column.name: column.feature for column in self._columns}
         self.store = create(self._path, schema, capacity=self.max_size)
         self._writer = self.store.vector_writer(1)
@@ -139,7 +140,9 @@ class StepwellStorage(Storage):  # type: ignore[misc]
         kept = slice(-self.max_size, None)
         self._slots.put(positions[kept], ids[kept, 0])
         self._next = int(positions[-1] + 1) % self.max_size
-        self._num = max(self._num, min(self._num + len(positions), self.max_size))
+        self._num = min(self._num + len(positions), self.max_size)
+        if is_tensorclass(data):
+            self._kind = type(data)
         self._set_last_cursor(cursor)
         self._bump_mutation_revision()
 
@@ -157,12 +160,17 @@ class StepwellStorage(Storage):  # type: ignore[misc]
             raise IndexError(f"positions {positions.min()} to {positions.max()} of {self._num} elements.")
         if self.store is None:
             return TensorDict({}, batch_size=positions.shape)
-        values = self._slots.read(positions.reshape(-1) % max(self._num, 1))
-        found = TensorDict({}, batch_size=[positions.size])
+        found = self._read(positions.reshape(-1) % max(self._num, 1))
+        found = found.reshape((*positions.shape, *self._element_size))
+        return found if self._kind is None else self._kind.from_tensordict(found)
+
+    def _read(self, positions: Int64s) -> Any:
+        """Return the elements at positions, int64 [n], as a TensorDict."""
+        values = self._slots.read(positions)
+        found = TensorDict({}, batch_size=[len(positions), *self._element_size])
         for column in self._columns:
             found.set(column.key, torch.from_numpy(values[column.name]).view(column.dtype))
-        found = found.reshape(positions.shape)
-        return found if self._kind is None else self._kind.from_tensordict(found)
+        return found
 
     def contains(self, item: Any) -> Any:
         """Return whether there is an element at a position, or at each of several."""
@@ -171,32 +179,52 @@ class StepwellStorage(Storage):  # type: ignore[misc]
         return is_there if positions.ndim else bool(is_there)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all elements, and which position comes next."""
-        return {"elements": self.get(slice(None)) if self._num else None, "next": self._next}
+        """Return all elements as TorchRL's tensor storages do, a dict of tensors, and which position comes next."""
+        elements = self._read(np.arange(self._num)) if self._num else TensorDict()
+        return {
+            "_storage": elements.state_dict(),
+            "initialized": self._num > 0,
+            "_len": self._num,
+            "next": self._next,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Write the elements of a state into this storage, which must be empty."""
-        if self._num:
-            raise TableError(f"a state for a storage that has {self._num} elements. Load it into a new one.")
-        elements = state_dict["elements"]
-        if elements is None:
-            return
-        self._next = first = state_dict["next"] if len(elements) == self.max_size else 0
-        order = (torch.arange(len(elements)) + first) % self.max_size
-        self.set(order, elements[order])
+        """Take the elements of a state, or of one of TorchRL's tensor storages, in place of those of this storage."""
+        elements = TensorDict().load_state_dict(state_dict["_storage"], strict=False)
+        self._load(elements[: state_dict["_len"]] if state_dict["_len"] else None, state_dict.get("next", 0))
+
+    def _load(self, elements: Any, following: int) -> None:
+        """Take elements [n], or None, in place of those there are."""
+        num = 0 if elements is None else len(elements)
+        kept = self._num, self._next
+        self._empty()
+        self._next = first = following if num == self.max_size else 0
+        order = (torch.arange(num) + first) % self.max_size
+        try:
+            self.set(order, elements[order] if num else None)
+        except TableError:
+            # elements that a ring cannot hold, or other keys: nothing was written
+            self._num, self._next = kept
+            raise
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle has: the elements; they are loaded into a ring in memory."""
+        if get_spawning_popen() is not None:
+            # what TorchRL's list storages raise: its collectors swallow others when they begin processes
+            raise RuntimeError(
+                "a StepwellStorage is of one process: elements that another one adds would not be here. Extend the "
+                "buffer by what the collector returns, instead of giving the buffer to the collector."
+            )
         state: dict[str, Any] = super().__getstate__()
         for name in ("store", "_writer", "_slots"):
             state.pop(name, None)
-        return state | {"elements": self.state_dict(), "_path": ":memory:"}
+        return state | {"elements": self.get(slice(None)) if self._num else None, "_path": ":memory:"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        elements = state.pop("elements")
+        elements, following = state.pop("elements"), state.pop("_next")
         super().__setstate__(state)
         self._clear()
-        self.load_state_dict(elements)
+        self._load(elements, following)
 
     def _empty(self) -> None:
         self._num = self._next = 0

@@ -1,5 +1,7 @@
 """TorchRL's replay buffers over a ring beside the same over tensors."""
 
+import io
+import multiprocessing
 import pickle
 from pathlib import Path
 from typing import Any
@@ -108,7 +110,8 @@ def test_elements_come_one_by_one_through_a_transform() -> None:
 
 
 def test_batches_are_drawn_ahead() -> None:
-    ours, _ = buffers_of(RandomSampler, 50, 16, prefetch=3)
+    # random numbers of its own: its threads draw ahead beside the tests that follow
+    ours, _ = buffers_of(RandomSampler, 50, 16, prefetch=3, generator=torch.Generator())
     for start in range(0, 130, 10):
         ours.extend(transitions(start, 10))
         for _ in range(3):
@@ -193,6 +196,58 @@ def test_what_a_tensor_storage_saved_is_taken(tmp_path: Path) -> None:
     for buffer in (ours, theirs):
         buffer.extend(transitions(30, 40))
     assert_same(ours[:], theirs[:])
+
+
+@pytest.mark.parametrize("count", [20, 70])
+def test_states_are_taken_as_from_tensor_storages(count: int) -> None:
+    ours, theirs = buffers_of(RandomSampler, 50, 16)
+    for start in range(0, count, 10):
+        for buffer in (ours, theirs):
+            buffer.extend(transitions(start, 10))
+    saved = []
+    for buffer in (ours, theirs):
+        file = io.BytesIO()
+        torch.save(buffer.state_dict(), file)
+        file.seek(0)
+        # what `Trainer.load_from_file` takes by default
+        saved.append(torch.load(file, weights_only=True))
+    for state in saved[: 1 if count == 70 else 2]:
+        for again in (buffers_of(RandomSampler, 50, 16)[0], ours):
+            again.load_state_dict(state)
+            assert_same(again[:], theirs[:])
+            again.extend(transitions(count, 7))
+            assert len(again) == min(count + 7, 50)
+            assert (again[:]["action"] == count + 6).any()
+
+
+def test_a_state_with_other_keys_leaves_what_was_there() -> None:
+    first, second = StepwellStorage(10), StepwellStorage(10)
+    first.set(torch.arange(4), transitions(0, 4))
+    second.set(torch.arange(4), TensorDict({"a": torch.zeros(4)}, [4]))
+    with pytest.raises(TableError, match="keys"):
+        first.load_state_dict(second.state_dict())
+    assert_same(first.get(slice(None)), transitions(0, 4))
+    first.load_state_dict(StepwellStorage(10).state_dict())
+    assert len(first) == 0
+
+
+def test_another_process_cannot_have_the_storage() -> None:
+    process = multiprocessing.get_context("spawn").Process(target=print, args=(StepwellStorage(5),))
+    with pytest.raises(RuntimeError, match="of one process"):
+        process.start()
+
+
+def test_elements_of_several_dimensions_keep_them() -> None:
+    ours, theirs = buffers_of(RandomSampler, 8, 4)
+    for start in range(0, 60, 30):
+        for buffer in (ours, theirs):
+            buffer.extend(transitions(start, 30).reshape(6, 5))
+        found, expected = drawn(ours, theirs, start)
+        assert_same(found, expected)
+        assert found.batch_size == expected.batch_size == (4, 5)
+        assert found["next"].batch_size == expected["next"].batch_size
+        assert ours[1].batch_size == theirs[1].batch_size
+        assert pickle.loads(pickle.dumps(ours._storage)).get(1).batch_size == (5,)
 
 
 def test_a_storage_without_elements(tmp_path: Path) -> None:

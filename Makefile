@@ -30,7 +30,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-interop test-interop-ready test-interop-formats test-interop-formats-ready \
-	test-interop-ffcv test-interop-ffcv-ready test-lowest check bench docs clean
+	test-interop-ffcv test-interop-ffcv-ready test-interop-ray test-interop-ray-ready test-lowest check bench docs clean
 
 help:
 	@echo "make demo    record 30 episodes of PushT, stream windows of them, draw a contact sheet (demo-output/)"
@@ -38,6 +38,7 @@ help:
 	@echo "make test-interop   open what stepwell wrote in the real lerobot, and the other way round"
 	@echo "make test-interop-formats   the same with the real TensorFlow Datasets, Minari and datasets"
 	@echo "make test-interop-ffcv      the same with the real FFCV, where it can be built"
+	@echo "make test-interop-ray       the same inside of Ray"
 	@echo "make test-lowest   the same in short, with the oldest release of each package that is allowed"
 	@echo "make check   ruff, ruff format, mypy"
 	@echo "make bench   run the benchmarks beside their rivals (benchmarks/results/)"
@@ -68,6 +69,13 @@ test-interop-ffcv: test-interop-ffcv-ready
 	$(PY) -m pytest -n 0 tests/interop -k ffcv
 
 test-interop-ffcv-ready: $(INTEROP)/ffcv/.ready
+
+# what Ray starts listens on the loopback alone
+test-interop-ray: test-interop-ray-ready
+	RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 RAY_USAGE_STATS_ENABLED=0 $(INTEROP)/ray/bin/python -m pytest -n 0 \
+		-W ignore::DeprecationWarning tests/ray "tests/test_readme.py::test_blocks_of_a_page_run_in_order_and_print_what_they_say[docs/ray.md]"
+
+test-interop-ray-ready: $(INTEROP)/ray/.ready
 
 check: $(VENV)/.lint
 	@status=0; \
@@ -141,6 +149,16 @@ $(INTEROP)/%/.ready: tests/interop/lerobot-%.txt tests/interop/lerobot-%-alone.t
 	@# it decodes with the FFmpeg of the system, which may not be there (Debian: ffmpeg)
 	@$(INTEROP)/$*/bin/python -c "import importlib.util as u; u.find_spec('torchcodec') and __import__('torchcodec.decoders')" \
 		2>/dev/null || { echo "lerobot cannot decode video here: FFmpeg's libraries are missing."; exit 1; }
+	@touch $@
+
+# an environment that sees ours, with Ray and what it pins in front of it
+$(INTEROP)/ray/.ready: tests/interop/ray.txt $(VENV)/.test
+	@echo "Making an environment for Ray in $(INTEROP)/ray ..."
+	@$(PYTHON) -m venv --clear $(INTEROP)/ray
+	@site=$$($(INTEROP)/ray/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") && \
+	$(PY) -c "import sysconfig; print(f'import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})')" > $$site/zz_ours.pth
+	@$(INTEROP)/ray/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts -r $<
+	@$(INTEROP)/ray/bin/python -c "import ray.data, ray.train, ray.rllib"
 	@touch $@
 
 # TensorFlow and the others of the field are asked from outside: nothing of ours is in there

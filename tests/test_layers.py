@@ -20,10 +20,12 @@ LAYERS = (
     ("order",),
     ("loader",),
     ("replay",),
-    ("recorders", "sb3", "torchrl"),
+    ("recorders", "sb3", "torchrl", "service"),
+    ("reverb",),
     ("formats",),
     ("lerobot", "beton", "webdataset", "tfds", "readers"),
     ("ffcv",),
+    ("ray",),
     ("cli",),
 )
 FLOOR = {part: floor for floor, row in enumerate(LAYERS) for part in row}

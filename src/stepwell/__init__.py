@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ReadOnlyError,
         SchemaError,
         SegmentGoneError,
+        ServiceError,
         StateError,
         StepError,
         StepwellError,
@@ -63,7 +64,7 @@ _HOMES = {
     "stepwell.errors": (
         "CorruptSegmentError DatasetNotFoundError DecodeError DiskFullError EncodeError EpisodeNotFoundError "
         "FeatureNotFoundError FormatError LoaderError MissingDependencyError OrderError RateLimitError ReadOnlyError "
-        "SchemaError SegmentGoneError StateError StepError StepwellError StoreBusyError "
+        "SchemaError SegmentGoneError ServiceError StateError StepError StepwellError StoreBusyError "
         "StoreExistsError StoreNotFoundError StoreVersionError TableError UntrustedFileError "
         "WindowError WorkerError WriterClosedError"
     ),
@@ -121,6 +122,7 @@ __all__ = [
     "SchemaError",
     "SegmentGoneError",
     "SequentialCodec",
+    "ServiceError",
     "StateError",
     "StepError",
     "StepwellError",

@@ -29,6 +29,7 @@
     ├── LoaderError              (RuntimeError)       a batch that could not be built: names store, episode and step
     ├── TableError               (ValueError)         a replay table, item or priority that cannot be
     ├── RateLimitError           (TimeoutError)       a rate limiter let nothing through in time: says what it waits for
+    ├── ServiceError             (ConnectionError)    a server of tables that is away, or a message that none may send
     ├── WorkerError              (RuntimeError)       a worker of a parallel recording that raised: names the item
     └── MissingDependencyError   (ImportError)        an extra that is not installed: says the pip line
 
@@ -53,6 +54,7 @@ __all__ = [
     "ReadOnlyError",
     "SchemaError",
     "SegmentGoneError",
+    "ServiceError",
     "SharedFileSystemWarning",
     "StateError",
     "StepError",
@@ -181,6 +183,10 @@ class TableError(StepwellError, ValueError):
 
 class RateLimitError(StepwellError, TimeoutError):
     """A rate limiter let nothing through before the time-out; the message says what it waits for."""
+
+
+class ServiceError(StepwellError, ConnectionError):
+    """A server of tables cannot be reached, or one side sent what the protocol does not have."""
 
 
 class WorkerError(StepwellError, RuntimeError):

@@ -272,9 +272,10 @@ def test_row_groups_are_read_about_once_in_sequence_and_pooled(
     fields = {TOP: stepwell.Field(TOP, [-2, 0]), "index": "index"}
     for batch in stepwell.Loader(open_in_place(root), fields, batch_size=10, order=order, threads=threads):
         assert batch[TOP].shape[1:] == (2, 32, 48, 3)
-    # few of them fit: at random each row would read one
+    # few of them fit: at random each of 480 rows would read one
     assert groups.kept.size <= 20_000
-    assert 30 <= groups.num_read <= 45
+    # a thread that has to wait finds some of its groups gone: how many depends on the machine
+    assert 30 <= groups.num_read <= (45 if threads == 0 else 160)
 
 
 # the cache

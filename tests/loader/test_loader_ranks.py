@@ -3,6 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
+from stepwell.errors import OrderError
 from stepwell.loader import Loader
 from stepwell.store import Store
 
@@ -46,6 +47,28 @@ def test_training_gives_every_rank_as_many_full_batches(
     assert [len(rank) for rank in ranks] == [full] * world_size
     seen = valid_numbers(itertools.chain(*ranks))
     assert len(seen) == len(set(seen)) == full * batch_size * world_size
+
+
+@pytest.mark.parametrize("order", ["random", "pooled"])
+def test_a_loader_for_a_rank_is_one_made_for_it(store: Store, order: str) -> None:
+    settings = {"order": order, "seed": 3, "batch_size": 4, "drop_last": True, "epochs": 2}
+    whole = Loader(store, {"number": "number"}, **settings)
+    for rank in range(3):
+        made = Loader(store, {"number": "number"}, rank=rank, world_size=3, **settings)
+        found = [batch["number"].tolist() for batch in whole.for_rank(rank, 3)]
+        assert found == [batch["number"].tolist() for batch in made]
+    with pytest.raises(OrderError):
+        whole.for_rank(3, 3)
+
+
+def test_a_loader_for_a_rank_goes_on_where_the_loader_is(store: Store) -> None:
+    first, second = loaders(store, 2, batch_size=4, drop_last=True)
+    batches = iter(first)
+    next(batches)
+    rest = [batch["number"].tolist() for batch in itertools.islice(second, 1, None)]
+    assert [batch["number"].tolist() for batch in first.for_rank(1, 2)] == rest
+    # and the loader itself goes on as before
+    assert len(list(batches)) == len(rest)
 
 
 def test_length_is_what_a_rank_gets(store: Store) -> None:

@@ -35,7 +35,16 @@ import numpy.typing as npt
 from stepwell.beton.encoding import Encoder
 from stepwell.beton.layout import ALLOCATION_DTYPE, BetonLayout, FieldDescriptor, Header, row_dtype
 from stepwell.errors import FormatError
-from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, StartMethod, num_workers, run_chunks
+from stepwell.recorders.chunks import (
+    ITEM,
+    NUM_BYTES,
+    NUM_ITEMS,
+    NUM_STEPS,
+    StartMethod,
+    Workers,
+    num_workers,
+    run_chunks,
+)
 from stepwell.sizes import parse_bytes
 from stepwell.store.layout import BUILT_FILE, built_file
 
@@ -132,13 +141,14 @@ class Target:
         path: str | os.PathLike[str],
         page_size: int,
         align: int = 1,
-        workers: int | None = None,
+        workers: Workers = None,
         progress: bool | None = None,
         replaces: bool = False,
         start_method: StartMethod = "spawn",
     ) -> None:
         self.path, self.page_size, self.align = path, page_size, align
-        self.workers, self.progress = num_workers(workers), progress
+        num_workers(workers)
+        self.workers, self.progress = workers, progress
         self.replaces, self.start_method = replaces, start_method
 
     def lay(self, source: Lots, lots: Sequence[Lot], encoders: Mapping[str, Encoder]) -> None:
@@ -157,6 +167,7 @@ class Target:
                     unit="samples",
                     progress=self.progress,
                     start_method=self.start_method,
+                    target=Path(self.path).parent,
                     place=lambda measure: measure.place(cursor),
                 )
             finally:

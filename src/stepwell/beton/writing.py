@@ -30,6 +30,7 @@ from stepwell.beton.window_lots import JPEG_CODECS, WindowLots
 from stepwell.errors import SchemaError
 from stepwell.files.addresses import local_path
 from stepwell.formats.source_episodes import as_view
+from stepwell.recorders.chunks import Executor
 from stepwell.schema import Feature
 from stepwell.store import Store
 from stepwell.windows import View
@@ -55,6 +56,7 @@ def write_beton(
     page_size: int | str = 8 << 20,
     align: int = 8,
     workers: int | None = None,
+    executor: Executor | None = None,
     progress: bool | None = None,
 ) -> None:
     """Write a ``.beton`` file.
@@ -87,6 +89,7 @@ def write_beton(
         page_size: in bytes, or as text; a power of two. No sample is larger.
         align: regions, or runs of rows, begin at multiples of it.
         workers: processes; default one a processor, 0 or 1 writes in this one. The file is the same for every number.
+        executor: where that is done instead of in ``workers`` processes; see `stepwell.ray.RayExecutor`.
         progress: a bar on stderr; default: when it is a terminal and tqdm is installed.
 
     Raises:
@@ -111,7 +114,7 @@ def write_beton(
     """
     local_path(path)
     size = check_page_size(page_size)
-    target = Target(path, size, check_alignment(align, size), workers, progress)
+    target = Target(path, size, check_alignment(align, size), executor or workers, progress)
 
     def image_encoder(feature: Feature) -> ImageEncoder:
         is_jpeg = feature.codec in JPEG_CODECS or feature.option("format", "") in JPEG_CODECS

@@ -96,6 +96,7 @@ def run_convert(arguments: argparse.Namespace) -> int:
                 arguments.target,
                 chosen_features(source.schema, arguments.codec, arguments.option),
                 workers=arguments.workers,
+                executor=_executor(arguments),
                 episodes=arguments.episodes,
             )
         finally:
@@ -103,6 +104,17 @@ def run_convert(arguments: argparse.Namespace) -> int:
                 source.close()
     print(json.dumps(report.to_json(), indent=2) if arguments.json else report)
     return 0
+
+
+def _executor(arguments: argparse.Namespace) -> Any:
+    """Return what ``--executor`` says: ``ray``, or ``ray:ADDRESS``; None: processes of this machine."""
+    if arguments.executor is None:
+        return None
+    kind, _, address = arguments.executor.partition(":")
+    if kind != "ray":
+        raise StepwellError(f"--executor {arguments.executor!r}: allowed is ray, or ray:ADDRESS.")
+    executor = import_module("stepwell.ray").RayExecutor
+    return executor(arguments.workers or None, address=address or None)
 
 
 def _source_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -221,7 +233,7 @@ def _dataset_name(target: Path) -> str:
 def _settings(write: Any, kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the writer's keywords: those of the flags, and what ``--with`` says, JSON where it is."""
     known = dict(list(inspect.signature(write).parameters.items())[2:])
-    settings: dict[str, Any] = {"workers": arguments.workers}
+    settings: dict[str, Any] = {"workers": arguments.workers, "executor": _executor(arguments)}
     if arguments.feature:
         settings["features"] = arguments.feature
     if arguments.rename:
@@ -259,6 +271,8 @@ def _value(name: str, text: str, annotation: str) -> Any:
 def _write_lerobot(view: View, arguments: argparse.Namespace) -> dict[str, Any]:
     from stepwell.lerobot.writing import write_dataset
 
+    if arguments.executor is not None:
+        raise StepwellError("--executor is not of LeRobot datasets: threads of one process encode them.")
     if arguments.settings:
         raise StepwellError("--with is not of LeRobot datasets, whose options are flags of their own: see --help.")
     dataset = write_dataset(

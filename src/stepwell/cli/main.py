@@ -68,6 +68,8 @@ def make_parser() -> argparse.ArgumentParser:
         _add_convert,
         _add_export,
         _add_bench,
+        _add_serve,
+        _add_top,
         _add_warm,
         _add_env,
     ):
@@ -86,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_OK
     if arguments.verb is None:
         parser.error(
-            "a verb is needed: demo, info, ls, show, verify, convert, export, bench or env. See stepwell --help"
+            "a verb is needed: demo, info, ls, show, verify, convert, export, bench, serve, top or env. "
+            "See stepwell --help"
         )
     try:
         return _run(arguments)
@@ -315,6 +318,7 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     line = "an option of the new codec"
     _add_repeated(parser, "--option", "[FEATURE.]OPTION=VALUE", line, type=option_of_feature)
     parser.add_argument("--workers", type=threads, metavar="N", help="processes, default: one a processor")
+    _add_executor(parser)
     parser.add_argument("--episodes", type=episode_range, metavar="FIRST:STOP", help="only these, default: all")
     parser.add_argument("--revision", metavar="NAME", help="tag, branch or commit of a source on the hub")
     _add_repeated(parser, "--ignore", "NAME", "a feature to leave out")
@@ -367,8 +371,14 @@ def _add_export(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--fps", type=rate, metavar="N", help="rows a second, default: what the store says")
     parser.add_argument("--append", action="store_true", help="add to the dataset at DST, of v3.0")
     parser.add_argument("--workers", type=threads, metavar="N", help="threads that encode, default: one a processor")
+    _add_executor(parser)
     _add_json(parser)
     _add_import_and_trust(parser)
+
+
+def _add_executor(parser: argparse.ArgumentParser) -> None:
+    line = "where the work is done: ray, or ray:ADDRESS of a cluster; default: processes of this machine"
+    parser.add_argument("--executor", metavar="RAY[:ADDRESS]", help=line)
 
 
 def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -396,6 +406,49 @@ def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("--threads", type=threads, metavar="N", help="default: chosen by the loader")
     parser.add_argument("--seconds", type=seconds, default=5.0, metavar="S", help="stop after so long, default: 5")
+
+
+def _add_serve(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        verbs,
+        "serving:run_serve",
+        "serve",
+        "serve tables of a store to writers and learners of other processes and machines",
+        "  stepwell serve run.well\n"
+        "  stepwell serve run.well --table 'replay:sampler=prioritized(0.6),limiter=MinSize(1000)'\n"
+        "  stepwell serve run.well --address 0.0.0.0:7070 --token-file secret --metrics 127.0.0.1:9464",
+    )
+    parser.add_argument("path", metavar="PATH", help="directory of the store; the state of its tables is kept there")
+    line = "a table and its options: sampler, remover, max_size, max_times_sampled, limiter, length, ahead, every, seed"
+    _add_repeated(parser, "--table", "NAME[:OPTION=VALUE,...]", line)
+    parser.add_argument("--address", default="127.0.0.1:7070", metavar="HOST:PORT", help="default: 127.0.0.1:7070")
+    _add_token(parser)
+    for name, what in (("certificate", "certificate of the server, PEM"), ("key", "its private key, PEM")):
+        parser.add_argument(f"--{name}", metavar="FILE", help=what)
+    parser.add_argument("--authority", metavar="FILE", help="PEM: clients need certificates that lead to these")
+    parser.add_argument("--insecure", action="store_true", help="let other machines connect without a token or TLS")
+    parser.add_argument("--checkpoints", metavar="DIR", help="where clients may have checkpoints made")
+    parser.add_argument("--metrics", metavar="HOST:PORT", help="serve /metrics for Prometheus")
+
+
+def _add_top(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        verbs,
+        "serving:run_top",
+        "top",
+        "show tables, rates, limiters and clients of servers, as they change",
+        "  stepwell top 127.0.0.1:7070\n  stepwell top host1:7070 host2:7070 --once",
+    )
+    parser.add_argument("addresses", nargs="+", metavar="HOST:PORT", help="of a server, or of several")
+    _add_token(parser)
+    parser.add_argument("--authority", metavar="FILE", help="PEM: the servers' certificates lead to these")
+    parser.add_argument("--once", action="store_true", help="print once and leave; so it is where there is no terminal")
+    parser.add_argument("--seconds", type=seconds, default=1.0, metavar="S", help="between two looks, default: 1")
+    _add_json(parser)
+
+
+def _add_token(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--token-file", metavar="FILE", help="holds the text that clients send")
 
 
 def _add_warm(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

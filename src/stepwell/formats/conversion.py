@@ -27,6 +27,7 @@ from stepwell.formats.reader import Reader, decoded_as, scratch_beside
 from stepwell.formats.reader_episodes import ReaderEpisodes
 from stepwell.formats.registry import SourceLike, open_reader, readers_of
 from stepwell.formats.splits import taken_split
+from stepwell.recorders.chunks import Executor, Workers
 from stepwell.recorders.conversion_reports import ConvertedFeature, ConvertReport
 from stepwell.recorders.recoded_columns import EpisodeInSegment, stored_bytes
 from stepwell.recorders.recoding import Codecs, convert_store, converted_schema, joined_features
@@ -50,6 +51,7 @@ def convert(
     reader: str | None = None,
     episodes: Any = None,
     workers: int | None = None,
+    executor: Executor | None = None,
     resume: bool | None = None,
     progress: bool | None = None,
     trust: Trust = None,
@@ -77,6 +79,7 @@ def convert(
         episodes: an index, indices, a slice or a bool mask: only these, in ascending order; default all.
         workers: number of processes; default one a processor, 0 or 1 converts in this process. The new segments are the
             same, byte by byte, for every number.
+        executor: where that is done instead of in ``workers`` processes; see `stepwell.ray.RayExecutor`.
         resume: keep what is finished when the conversion fails, or is interrupted or killed: the same call again does
             the rest, and warns where files of a data set changed meanwhile: what is finished stays as it is. Until all
             is there the target opens as any store, and shows what was written so far. False: a store appears whole or
@@ -129,9 +132,17 @@ def convert(
     try:
         _check_is_outside(target_path(target), given)
         if isinstance(given, Reader):
-            return _convert_reader(given, target, features, episodes, workers, resume is not False, progress)
+            return _convert_reader(
+                given, target, features, episodes, executor or workers, resume is not False, progress
+            )
         return convert_store(
-            given, target, features, workers=workers, episodes=episodes, resume=resume is True, progress=progress
+            given,
+            target,
+            features,
+            workers=executor or workers,
+            episodes=episodes,
+            resume=resume is True,
+            progress=progress,
         )
     finally:
         if isinstance(given, Store) and given is not source:
@@ -177,7 +188,7 @@ def _convert_reader(  # noqa: PLR0917
     target: str | os.PathLike[str],
     features: Codecs,
     episodes: Any,
-    workers: int | None,
+    workers: Workers,
     is_resumable: bool,
     progress: bool | None,
 ) -> ConvertReport:

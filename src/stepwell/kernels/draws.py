@@ -62,6 +62,10 @@ class Draws:
     def __len__(self) -> int:
         return len(self._keys)
 
+    def part(self, start: int, stop: int) -> Draws:
+        """Return the draws of some of the windows, from the first number of each on."""
+        return Draws(self._keys[start:stop])
+
     @property
     def keys(self) -> npt.NDArray[np.uint64]:
         """uint64 [B], new at each look: for kernels that hash numbers of their own."""

@@ -21,7 +21,7 @@ from stepwell.kernels.kernel import kernel
 from stepwell.kernels.memory import prefetch
 from stepwell.kernels.places import EPISODE, HI_FINAL, HI_STEP, LO, ROW, SEGMENT
 
-__all__ = ["guide_of", "locate", "touch"]
+__all__ = ["guide_of", "locate", "number_places", "touch"]
 
 RECORD_BYTES = 40
 AHEAD = 8
@@ -111,3 +111,27 @@ def touch(places: Any, num_rows: Any, last_used: Any, now: Any) -> Any:
         last_used[segment] = now
         num_missing += places[HI_FINAL, i] > num_rows[segment]
     return num_missing
+
+
+@kernel
+def number_places(places: Any, ordinals: Any, numbers: Any, num_rows: Any) -> Any:
+    """Put the numbers of segments in place of their ordinals; return -1, or the first place that is none.
+
+    Nothing is written then. Bounds of whole episodes ([9, n]) are not looked at.
+
+    Args:
+        places: int64 [PLACE_ROWS or more, n], changed.
+        ordinals: int64 [S], of the segments that are known, ascending.
+        numbers: int64 [S], of each.
+        num_rows: int64 [N], rows of the segment with each number.
+    """
+    for i in range(places.shape[1]):
+        at = np.searchsorted(ordinals, places[SEGMENT, i])
+        if at == ordinals.size or ordinals[at] != places[SEGMENT, i]:
+            return i
+        lo, row, stop, last = places[LO, i], places[ROW, i], places[HI_STEP, i], places[HI_FINAL, i]
+        if not (0 <= lo <= row < stop <= last <= num_rows[numbers[at]]):
+            return i
+    for i in range(places.shape[1]):
+        places[SEGMENT, i] = numbers[np.searchsorted(ordinals, places[SEGMENT, i])]
+    return -1

@@ -17,6 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from copy import copy
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -266,6 +267,20 @@ class Loader:
         self._engine = _Engine(reader, self.order, self.settings, self._transform)
         self.view = reader.view
         self._cursor = self._cursor.at_next_epoch()
+
+    def for_rank(self, rank: int, world_size: int) -> Loader:
+        """Return a loader for one rank of several, otherwise as this one, and where this one is.
+
+        Args:
+            rank: ``0 <= rank < world_size``.
+            world_size: number of ranks.
+
+        Raises:
+            OrderError: a rank out of range.
+        """
+        other = copy(self)
+        other.settings = replace(self.settings, rank=rank, world_size=world_size)
+        return other
 
     def __repr__(self) -> str:
         count = self.settings.epochs

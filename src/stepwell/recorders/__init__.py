@@ -8,6 +8,7 @@ from stepwell.errors import MissingDependencyError
 from stepwell.lazy import load_name
 
 if TYPE_CHECKING:
+    from stepwell.recorders.chunks import Executor, ProcessExecutor
     from stepwell.recorders.conversion_reports import ConvertReport
     from stepwell.recorders.gymnasium import EpisodeRecorder
     from stepwell.recorders.sources import EpisodeData
@@ -19,6 +20,8 @@ __all__ = [
     "ConvertReport",
     "EpisodeData",
     "EpisodeRecorder",
+    "Executor",
+    "ProcessExecutor",
     "VectorRecorder",
     "schema_of",
     "write_episodes",
@@ -28,6 +31,8 @@ __all__ = [
 _HOMES = {
     "ConvertReport": "stepwell.recorders.conversion_reports",
     "EpisodeData": "stepwell.recorders.sources",
+    "Executor": "stepwell.recorders.chunks",
+    "ProcessExecutor": "stepwell.recorders.chunks",
     "EpisodeRecorder": "stepwell.recorders.gymnasium",
     "VectorRecorder": "stepwell.recorders.vector",
     "schema_of": "stepwell.recorders.spaces",

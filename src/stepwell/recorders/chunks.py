@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sized
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from stepwell.errors import DiskFullError, StepwellError, WorkerError
 from stepwell.progress import RateBar
@@ -34,14 +34,20 @@ __all__ = [
     "NUM_STEPS",
     "ChunkJob",
     "ChunkSpan",
+    "ChunkTask",
+    "ChunkWorker",
+    "Executor",
     "Failure",
     "PlacedJob",
+    "ProcessExecutor",
     "StartMethod",
+    "Workers",
     "num_workers",
     "run_chunks",
 ]
 
 StartMethod = Literal["spawn", "forkserver", "fork"]
+Workers: TypeAlias = "int | Executor | None"
 # the counters of a worker: the item at which it is, and how much it has written
 ITEM, NUM_ITEMS, NUM_STEPS, NUM_BYTES = range(4)
 NUM_COUNTERS = 4
@@ -67,7 +73,10 @@ class ChunkSpan(Protocol):
 
 
 class ChunkJob(Protocol):
-    """The work on each chunk; it is sent to each worker once, by pickle, and used there by one thread."""
+    """The work on each chunk; it is sent to each worker once, by pickle, and used there by one thread.
+
+    Where what a killed worker left of a chunk would not be replaced by writing it again, ``remove(chunk)`` removes it.
+    """
 
     @property
     def noun(self) -> str:
@@ -84,13 +93,15 @@ class PlacedJob(ChunkJob, Protocol):
         """Write a chunk that this process keeps to its places; returns its answer."""
 
 
-def num_workers(workers: int | None) -> int:
-    """Return the number of processes: one a processor for None; 0 and 1 mean this process.
+def num_workers(workers: Workers) -> int:
+    """Return the number of processes: one a processor for None; 0 and 1 mean this process; or of an executor's workers.
 
     Example:
         >>> num_workers(3), num_workers(None) >= 1
         (3, True)
     """
+    if workers is not None and not isinstance(workers, int):
+        return workers.num_workers
     if workers is not None and workers < 0:
         raise StepwellError(f"workers={workers}: allowed is 0 and more, or None for one a processor.")
     return len(os.sched_getaffinity(0)) if workers is None else workers
@@ -100,26 +111,28 @@ def run_chunks(
     job: ChunkJob,
     chunks: Iterable[ChunkSpan],
     *,
-    workers: int | None,
+    workers: Workers,
     total: int | None,
     unit: str,
     progress: bool | None = None,
     num_done: int = 0,
     start_method: StartMethod = "spawn",
     place: Callable[[Any], Any] | None = None,
+    target: str | os.PathLike[str] | None = None,
 ) -> list[Any]:
     """Run a job on all chunks and return its answers in the order of the chunks.
 
     Args:
         job: a `PlacedJob` where ``place`` is given.
         chunks: read as workers become free. Those of one ``home`` (an int attribute) go to one worker, in order.
-        workers: see `num_workers`.
+        workers: see `num_workers`; or an `Executor`, which does all of it elsewhere.
         total: number of items, for the bar; None when unknown.
         unit: of the bar.
         progress: see `stepwell.progress.make_bar`.
         num_done: items that were written before.
         start_method: of the processes; "fork" is unsafe in a process with threads.
         place: returns the places of an answer; called in the parent, in the order of the chunks.
+        target: the directory that the job writes to, which workers of other machines must see.
 
     Raises:
         WorkerError: an item that could not be written, a worker that was killed, or a job that cannot be sent.
@@ -129,16 +142,18 @@ def run_chunks(
         Workers ignore Ctrl-C, which the parent handles, and end by themselves when the parent is killed. After any
         failure none is left.
     """
-    count = num_workers(workers)
+    is_here = workers is None or isinstance(workers, int)
+    executor = ProcessExecutor(workers, start_method) if is_here else cast("Executor", workers)
+    count = executor.num_workers
     if isinstance(chunks, Sized):
         count = min(count, len(chunks))
     bar = RateBar(total, unit, progress)
     try:
         if num_done:
             bar.show(num_done, 0, 0)
-        if count <= 1:
+        if count <= 1 and is_here:
             return _run_here(job, chunks, place, _ShownCounters(bar, num_done))
-        with _Pool(job, count, start_method) as pool:
+        with _Pool(executor, executor.begin(job, max(count, 1), target)) as pool:
             return pool.run(iter(chunks), place, lambda counters: _show(bar, counters, num_done))
     finally:
         bar.close()
@@ -179,15 +194,15 @@ def _run_here(
 ) -> list[Any]:
     answers = []
     for number, chunk in enumerate(chunks):
-        answer = _done_here(job, _Task(number, chunk), counters)
+        answer = _done_here(job, ChunkTask(number, chunk), counters)
         if place is not None:
-            answer = _done_here(job, _Task(number, chunk, is_placed=True, places=place(answer)), counters)
+            answer = _done_here(job, ChunkTask(number, chunk, is_placed=True, places=place(answer)), counters)
         answers.append(answer)
         counters.show()
     return answers
 
 
-def _done_here(job: ChunkJob, task: _Task, counters: MutableSequence[int]) -> Any:
+def _done_here(job: ChunkJob, task: ChunkTask, counters: MutableSequence[int]) -> Any:
     try:
         return task.run(job, counters)
     except Exception as error:
@@ -217,40 +232,120 @@ class _ShownCounters(list[int]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """One message to a worker: write a chunk, or put one that it keeps to its places."""
+class ChunkTask:
+    """What a worker is to do: write a chunk, or put one that it keeps to its places."""
 
     number: int
     chunk: Any
     is_placed: bool = False
     places: Any = None
+    # a worker that died may have begun it
+    is_again: bool = False
 
     def run(self, job: Any, counters: MutableSequence[int]) -> Any:
+        """Do it, and return the answer."""
         if self.is_placed:
             return job.put(self.chunk, self.places, counters)
+        if self.is_again and hasattr(job, "remove"):
+            job.remove(self.chunk)
         return job.write(self.chunk, counters)
 
 
-class _Pool:
-    """Worker processes; a context manager that leaves none of them behind."""
+class ChunkWorker(Protocol):
+    """One worker of an `Executor`: does its tasks one after the other, and keeps none of them from being done twice.
 
-    def __init__(self, job: ChunkJob, count: int, start_method: StartMethod) -> None:
-        payload: Any = job if start_method == "fork" else _pickled(job, start_method)
-        self._workers: list[_Worker] = []
-        self._answers: dict[int, Any] = {}
-        # sizes that wait for those before them: number of the chunk to worker, task and answer
-        self._measured: dict[int, tuple[_Worker, _Task, Any]] = {}
-        self._num_placed = 0
+    Attributes:
+        tasks: sent and not answered, in order; `send` adds to it, `run_chunks` removes what was answered.
+        num_chunks: that are not finished; kept by `run_chunks`.
+        counters: where it is, and how much it has written: ITEM, NUM_ITEMS, NUM_STEPS, NUM_BYTES.
+        answer: of the oldest task, once `has_answered` says so.
+    """
+
+    tasks: deque[ChunkTask]
+    num_chunks: int
+    counters: MutableSequence[int]
+    answer: Any
+
+    def send(self, task: ChunkTask, /) -> None:
+        """Give it another task, ``task.run(job, counters)``."""
+
+    def has_answered(self) -> bool:
+        """Return whether the oldest task is done; raises the error that it ended with."""
+
+    def stop(self, *, is_failure: bool) -> None:
+        """Let it end, or end it in the middle of its work."""
+
+    def join(self) -> None:
+        """Wait until it is gone."""
+
+
+class Executor(Protocol):
+    """Where the chunks of a job are done: in processes of this machine, or elsewhere; see `stepwell.ray.RayExecutor`.
+
+    A chunk that is done again writes the same bytes to the same place.
+    """
+
+    @property
+    def num_workers(self) -> int:
+        """Workers that it begins at most."""
+
+    def begin(self, job: ChunkJob, count: int, target: str | os.PathLike[str] | None, /) -> list[ChunkWorker]:
+        """Begin at most ``count`` workers of a job, that see the directory ``target``; leave none on failure."""
+
+    def wait(self, workers: list[ChunkWorker], seconds: float, /) -> None:
+        """Wait until one of these has answered, for so long at most."""
+
+
+class ProcessExecutor:
+    """Processes of this machine.
+
+    Args:
+        workers: number of them; None: one a processor.
+        start_method: see `stepwell.write_episodes`.
+    """
+
+    def __init__(self, workers: Workers = None, start_method: StartMethod = "spawn") -> None:
+        self.num_workers, self._start_method = num_workers(workers), start_method
+
+    def begin(self, job: ChunkJob, count: int, target: str | os.PathLike[str] | None, /) -> list[ChunkWorker]:
+        """Begin processes of a job."""
+        method = self._start_method
+        payload: Any = job if method == "fork" else _pickled(job, method)
+        workers: list[_Worker] = []
         try:
             for number in range(count):
-                self._workers.append(_Worker(start_method, payload if start_method == "fork" else None, number))
-            if start_method != "fork":
+                workers.append(_Worker(method, payload if method == "fork" else None, number))
+            if method != "fork":
                 # not among a process's arguments: if it dies while it starts, writing them could block for ever
-                for worker in self._workers:
+                for worker in workers:
                     worker.begin(payload)
         except BaseException:
-            self.__exit__(WorkerError)
+            _end(workers, is_failure=True)
             raise
+        return list(workers)
+
+    def wait(self, workers: list[Any], seconds: float, /) -> None:
+        """Wait until one of these has answered, or died."""
+        wait([handle for worker in workers for handle in worker.handles], timeout=seconds)
+
+
+def _end(workers: Iterable[ChunkWorker], *, is_failure: bool) -> None:
+    workers = list(workers)
+    for worker in workers:
+        worker.stop(is_failure=is_failure)
+    for worker in workers:
+        worker.join()
+
+
+class _Pool:
+    """The workers of a job; a context manager that leaves none of them behind."""
+
+    def __init__(self, executor: Executor, workers: list[ChunkWorker]) -> None:
+        self._executor, self._workers = executor, workers
+        self._answers: dict[int, Any] = {}
+        # sizes that wait for those before them: number of the chunk to worker, task and answer
+        self._measured: dict[int, tuple[ChunkWorker, ChunkTask, Any]] = {}
+        self._num_placed = 0
 
     def run(
         self,
@@ -263,7 +358,7 @@ class _Pool:
         while upcoming is not None or any(worker.num_chunks for worker in self._workers):
             while upcoming is not None and (worker := self._free(upcoming, 1 if place is None else MAX_ENCODED)):
                 worker.num_chunks += 1
-                worker.send(_Task(number, upcoming))
+                worker.send(ChunkTask(number, upcoming))
                 # read ahead: an iterator is read while the workers write
                 number, upcoming = number + 1, next(chunks, None)
             for worker, task, answer in self._wait():
@@ -271,14 +366,14 @@ class _Pool:
             show([worker.counters for worker in self._workers])
         return [self._answers[each] for each in range(number)]
 
-    def _free(self, chunk: ChunkSpan, limit: int) -> _Worker | None:
+    def _free(self, chunk: ChunkSpan, limit: int) -> ChunkWorker | None:
         """Return the worker for a chunk: that of its home, or the one with the fewest; None while it has enough."""
         home: int | None = getattr(chunk, "home", None)
         workers = self._workers
         worker = min(workers, key=lambda each: each.num_chunks) if home is None else workers[home % len(workers)]
         return worker if worker.num_chunks < limit else None
 
-    def _take(self, worker: _Worker, task: _Task, answer: Any, place: Callable[[Any], Any] | None) -> None:
+    def _take(self, worker: ChunkWorker, task: ChunkTask, answer: Any, place: Callable[[Any], Any] | None) -> None:
         if place is None or task.is_placed:
             worker.num_chunks -= 1
             self._answers[task.number] = answer
@@ -286,22 +381,19 @@ class _Pool:
         self._measured[task.number] = worker, task, answer
         while self._num_placed in self._measured:
             owner, measured, sizes = self._measured.pop(self._num_placed)
-            owner.send(_Task(measured.number, measured.chunk, is_placed=True, places=place(sizes)))
+            owner.send(ChunkTask(measured.number, measured.chunk, is_placed=True, places=place(sizes)))
             self._num_placed += 1
 
-    def _wait(self) -> list[tuple[_Worker, _Task, Any]]:
+    def _wait(self) -> list[tuple[ChunkWorker, ChunkTask, Any]]:
         """Wait a moment for busy workers; returns at most one answer a worker."""
-        wait([handle for worker in self._workers if worker.tasks for handle in worker.handles], timeout=POLL_SECONDS)
+        self._executor.wait([worker for worker in self._workers if worker.tasks], POLL_SECONDS)
         return [(worker, worker.tasks.popleft(), worker.answer) for worker in self._workers if worker.has_answered()]
 
     def __enter__(self) -> _Pool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for worker in self._workers:
-            worker.stop(is_failure=kind is not None)
-        for worker in self._workers:
-            worker.join()
+        _end(self._workers, is_failure=kind is not None)
 
 
 class _Worker:
@@ -314,7 +406,7 @@ class _Worker:
         self._connection, child = context.Pipe()
         self.answer: Any = None
         # sent and not answered, in order; and the chunks that are not finished
-        self.tasks: deque[_Task] = deque()
+        self.tasks: deque[ChunkTask] = deque()
         self.num_chunks = 0
         self._process = context.Process(
             target=_work,
@@ -338,7 +430,7 @@ class _Worker:
         except (BrokenPipeError, ConnectionResetError):
             raise self._death() from None
 
-    def send(self, task: _Task) -> None:
+    def send(self, task: ChunkTask) -> None:
         if not self.tasks:
             self.counters[ITEM] = -1
         self.tasks.append(task)
@@ -445,13 +537,13 @@ def _end_with(parent: int) -> None:
     os._exit(ORPHANED)
 
 
-def _next_task(connection: Connection, parent: int | None) -> _Task | None:
+def _next_task(connection: Connection, parent: int | None) -> ChunkTask | None:
     # a forked sibling may hold the other end of the pipe open: the pipe alone does not say that the parent is gone
     while not connection.poll(ORPHAN_POLL_SECONDS):
         if parent not in (None, os.getppid()):
             return None
     try:
-        task = cast("_Task | None", connection.recv())
+        task = cast("ChunkTask | None", connection.recv())
         # it may have been sent before the parent was killed
         return task if parent in (None, os.getppid()) else None
     except (EOFError, ConnectionResetError):

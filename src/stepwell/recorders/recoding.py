@@ -32,7 +32,7 @@ from stepwell.codecs.codec import codec_class
 from stepwell.errors import SchemaError, StoreBusyError
 from stepwell.files.addresses import local_path
 from stepwell.json_text import open_json, seal_json
-from stepwell.recorders.chunks import ITEM, NUM_ITEMS, num_workers, run_chunks
+from stepwell.recorders.chunks import ITEM, NUM_ITEMS, Workers, num_workers, run_chunks
 from stepwell.recorders.conversion_reports import ConvertedFeature, ConvertReport, Distortion
 from stepwell.recorders.recoded_columns import (
     EpisodeInSegment,
@@ -50,7 +50,15 @@ from stepwell.store import Segment, Store
 from stepwell.store.beneath import read_file
 from stepwell.store.bulk_writing import KeptEpisodes, merge_segments
 from stepwell.store.episodes import EpisodeTable
-from stepwell.store.layout import SEGMENTS, STORE_JSON, built_store, replace_file, step_id, sync_directory
+from stepwell.store.layout import (
+    SEGMENTS,
+    STORE_JSON,
+    built_store,
+    remove_segments,
+    replace_file,
+    step_id,
+    sync_directory,
+)
 from stepwell.store.maintenance import episode_indices, replace_deleted
 from stepwell.store.records import BirthLog, StoreRecord, runs_of
 
@@ -79,14 +87,15 @@ def convert_store(
     target: str | os.PathLike[str],
     features: Codecs = MappingProxyType({}),
     *,
-    workers: int | None = None,
+    workers: Workers = None,
     episodes: Any = None,
     resume: bool = False,
     progress: bool | None = None,
 ) -> ConvertReport:
     """Convert a store; see `stepwell.convert`."""
     local_path(target)
-    began, num_processes = time.perf_counter(), num_workers(workers)
+    began = time.perf_counter()
+    num_workers(workers)
     before = _schema_of(store)
     after, embedded = _schema_to_be(before, features)
     listing = store.listing
@@ -98,11 +107,12 @@ def convert_store(
         run_chunks(
             job,
             [chunk for chunk in chunks if chunk.ordinal not in done],
-            workers=num_processes,
+            workers=workers,
             total=sum(num_rows),
             unit="rows",
             progress=progress,
             num_done=sum(num_rows[ordinal] for ordinal in done),
+            target=place,
         )
         results = read_results(place)
     return ConvertReport(
@@ -408,6 +418,8 @@ class Recoding:
         except FileNotFoundError as error:
             raise compacted_error(self.source, error) from error
         _note_result(unfinished / f"{chunk.ordinal:08d}.json", result)
+        # a worker that died when it had done all but say so
+        remove_segments(self.target, [made.name])
         made.rename(f"{self.target}/{SEGMENTS}/{made.name}")
         sync_directory(f"{self.target}/{SEGMENTS}")
 

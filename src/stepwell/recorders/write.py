@@ -12,7 +12,17 @@ from typing import Any, ClassVar, cast
 
 from stepwell.errors import DecodeError, EncodeError, SchemaError, StepError, StepwellError, WorkerError
 from stepwell.files.addresses import local_path
-from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, Failure, StartMethod, run_chunks
+from stepwell.recorders.chunks import (
+    ITEM,
+    NUM_BYTES,
+    NUM_ITEMS,
+    NUM_STEPS,
+    Executor,
+    Failure,
+    StartMethod,
+    Workers,
+    run_chunks,
+)
 from stepwell.recorders.recoded_columns import EpisodeInSegment
 from stepwell.recorders.recoding import EpisodeChunk, Recoding, Result, codec_modules, read_results
 from stepwell.recorders.resuming import RESULTS, Plan, Unfinished, remove_segments, segment_maker
@@ -36,6 +46,7 @@ def write_episodes(
     fps: float | None = None,
     metadata: Mapping[str, Any] | None = None,
     workers: int | None = None,
+    executor: Executor | None = None,
     chunk_episodes: int | None = None,
     edges: Sequence[int] | None = None,
     resume: bool = False,
@@ -59,6 +70,7 @@ def write_episodes(
         fps: steps a second of a new store, if they are evenly spaced.
         metadata: of a new store, anything that JSON holds.
         workers: number of processes; default one a processor, 0 or 1 writes in this process.
+        executor: where the work is done instead of in ``workers`` processes: `stepwell.ray.RayExecutor`.
         chunk_episodes: episodes a segment; default: from the number of episodes and the bytes of the first.
         edges: int [k], ascending, of a source with a length: episodes that begin a file or shard of it. A segment
             begins at each, so that no two workers read one; what is between two is cut evenly where it is too large.
@@ -92,7 +104,9 @@ def write_episodes(
         workers end within a second.
     """
     settings = _Settings(_as_schema(schema), fps, metadata, chunk_episodes, resume, _as_edges(edges))
-    return _Recording(target, source, SourceItems(are_samples=False), settings).run(workers, progress, start_method)
+    return _Recording(target, source, SourceItems(are_samples=False), settings).run(
+        executor or workers, progress, start_method
+    )
 
 
 def recode_episodes(
@@ -103,7 +117,7 @@ def recode_episodes(
     *,
     fps: float | None,
     metadata: Mapping[str, Any],
-    workers: int | None,
+    workers: Workers,
     chunk_episodes: int | None,
     edges: Sequence[int] | None,
     resume: bool,
@@ -129,6 +143,7 @@ def write_samples(
     schema: Schema | Mapping[str, Feature] | None = None,
     fps: float | None = None,
     workers: int | None = None,
+    executor: Executor | None = None,
     chunk_samples: int | None = None,
     progress: bool | None = None,
     start_method: StartMethod = "spawn",
@@ -142,6 +157,7 @@ def write_samples(
         schema: see `write_episodes`.
         fps: see `write_episodes`.
         workers: see `write_episodes`.
+        executor: see `write_episodes`.
         chunk_samples: samples a segment; default: from the number of samples and the bytes of the first.
         progress: see `write_episodes`.
         start_method: see `write_episodes`.
@@ -163,7 +179,7 @@ def write_samples(
     """
     items = SourceItems(are_samples=True, names=None if names is None else tuple(names))
     settings = _Settings(_as_schema(schema), fps, None, chunk_samples)
-    return _Recording(target, source, items, settings).run(workers, progress, start_method)
+    return _Recording(target, source, items, settings).run(executor or workers, progress, start_method)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +246,7 @@ class _Recording:
         before, after, place = self._settings.rows or Schema({}), self._settings.schema or Schema({}), self._store.path
         return Recoding("", str(place), before, after, codec_modules(before, after))
 
-    def run(self, workers: int | None, progress: bool | None, start_method: StartMethod) -> Store:
+    def run(self, workers: Workers, progress: bool | None, start_method: StartMethod) -> Store:
         """Write all of the source; on failure take everything back, or leave what is finished."""
         try:
             spans = self._spans()
@@ -247,6 +263,7 @@ class _Recording:
                 progress=progress,
                 num_done=0 if num_items is None else num_items - sum(stop - start for _, start, stop in spans),
                 start_method=start_method,
+                target=self._store.path,
             )
             sync_names(str(self._store.path))
             self.results = read_results(str(self._store.path))
@@ -381,6 +398,10 @@ class _Job:
                 self._recode(self.recoding, chunk, counters)
         if isinstance(self.source, HasSpans):
             self.source.forget(chunk.start, chunk.stop)
+
+    def remove(self, chunk: Chunk) -> None:
+        """Remove what a killed worker left of a chunk."""
+        remove_segments(str(self.store.path), [chunk.ordinal])
 
     def _recode(self, recoding: Recoding, chunk: Chunk, counters: MutableSequence[int]) -> None:
         """Write the rows of a chunk as they come into a store of their own, and convert that."""

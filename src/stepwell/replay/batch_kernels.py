@@ -25,6 +25,7 @@ __all__ = [
     "PROBABILITY",
     "WEIGHT",
     "draw_batch",
+    "episode_clues",
     "importance_weights",
     "mark_changed_rows",
     "mark_last_steps",
@@ -146,6 +147,44 @@ def _weigh_batch(probabilities: Any, sizes: Any, beta: Any, normalize: Any, weig
 
 
 _AHEAD = 16
+
+
+@kernel
+def episode_clues(  # noqa: PLR0917
+    episodes: Any,
+    last_episodes: Any,
+    last_rows: Any,
+    records: Any,
+    base: Any,
+    columns: Any,
+    otherwise: Any,
+    shift: Any,
+    clues: Any,
+) -> Any:
+    """Write of each place its episode's first row, were it whole, and the flags of the piece that it ends in.
+
+    Args:
+        episodes: int64 [n].
+        last_episodes: int64 [n], the last pieces that windows reach.
+        last_rows: int64 [n], the last row that they reach, counted in rows of that piece.
+        records: int64 [E, columns], by ``episode - base``.
+        base: int64.
+        columns: int64 [4], those with the row after the last step, the flags, the first row, and the steps before it.
+        otherwise: the flags where the last row is not the last step.
+        shift: bits of the flags.
+        clues: int64 [n], written.
+
+    Returns:
+        -1, or the index of the first row of which an episode is not among the records.
+    """
+    hi_column, flag_column, start_column, skipped_column = columns
+    for i in range(episodes.size):
+        line, last = episodes[i] - base, last_episodes[i] - base
+        if line < 0 or line >= records.shape[0] or last < 0 or last >= records.shape[0]:
+            return i
+        flags = records[last, flag_column] if records[last, hi_column] - 1 == last_rows[i] else otherwise
+        clues[i] = (records[line, start_column] - records[line, skipped_column]) << shift | flags
+    return -1
 
 
 @kernel

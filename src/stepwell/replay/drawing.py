@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -267,7 +267,16 @@ def _split(rows: list[Rows], counts_of: list[tuple[int, ...]]) -> list[list[Rows
     return found
 
 
-class TurnTaker:
+Taken = TypeVar("Taken")
+
+
+class Taking(Protocol[Taken]):
+    """Gives what belongs to some tickets; one thread at a time."""
+
+    def draw(self, tickets: Sequence[Any]) -> list[Taken]: ...
+
+
+class TurnTaker(Generic[Taken]):
     """Lets threads draw in the order of their tickets, so that batches do not depend on which thread is first.
 
     Notes:
@@ -275,13 +284,13 @@ class TurnTaker:
         an error nobody draws any more: rows drawn for batches that never come would be lost.
     """
 
-    def __init__(self, drawer: Drawer) -> None:
+    def __init__(self, drawer: Taking[Taken]) -> None:
         self._drawer = drawer
         self._turn = 0
         self._has_failed = False
         self._changed = threading.Condition()
 
-    def draw(self, tickets: Sequence[int]) -> list[Drawn]:
+    def draw(self, tickets: Sequence[int]) -> list[Taken]:
         """Draw the batch of one ticket when its turn has come."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_failed or self._turn == tickets[0])

@@ -50,7 +50,7 @@ from stepwell.store.layout import split_id, step_id
 from stepwell.store.maintenance import hidden_steps, read_deleted
 from stepwell.windows.chains import Chains, cells_of
 
-__all__ = ["NOTHING", "Advance", "History", "advance_of", "joined"]
+__all__ = ["CLUED", "NOTHING", "Advance", "History", "advance_of", "computed_of", "joined"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -100,6 +100,34 @@ ENDINGS = {
 }
 
 
+# of what `History.clues` returns: flags below, and above them the row at which the episode's step 0 is, or would be
+CLUE_BITS = 8
+# what they are made of
+CLUE_COLUMNS = np.array([HI_STEP, FLAGS, START, SKIPPED], np.int64)
+CLUED = frozenset({*ENDINGS, "is_first", "step_index", "timestamp"})
+"""The computed columns that follow from clues."""
+
+
+def computed_of(clues: Int64s, name: str, last: Int64s, rows: Int64s, fps: float | None) -> npt.NDArray[Any]:
+    """Return a computed column as `History.compute` does.
+
+    Args:
+        clues: int64 [n], of `History.clues`.
+        name: of the column, one of `CLUED`.
+        last: int64 [n], the last row that windows may reach, of those with steps.
+        rows: int64 [n, K].
+        fps: steps a second of the store.
+    """
+    if name in ENDINGS:
+        mask, wanted = ENDINGS[name]
+        marks: npt.NDArray[np.bool_] = (rows == last[:, None]) & ((clues & mask) == wanted)[:, None]
+        return marks
+    steps: npt.NDArray[Any] = rows - (clues >> CLUE_BITS)[:, None]
+    if name == "step_index":
+        return steps
+    return np.asarray(steps / (fps or np.nan)) if name == "timestamp" else np.asarray(steps == 0)
+
+
 class History:
     """Follow a store: which rows came, which went, and where each episode lies.
 
@@ -134,12 +162,12 @@ class History:
     is_live = True
 
     def __init__(self, store: Store) -> None:
-        from stepwell.replay.batch_kernels import mark_last_steps
+        from stepwell.replay.batch_kernels import episode_clues, mark_last_steps
         from stepwell.replay.following_kernels import follow_lanes, trim_lanes
         from stepwell.replay.item_kernels import item_places
 
         # bound once: an import statement would cost as much as the kernel's call
-        self._mark_last_steps, self._item_places = mark_last_steps, item_places
+        self._mark_last_steps, self._item_places, self._episode_clues = mark_last_steps, item_places, episode_clues
         self._follow_lanes, self._trim_of_lanes = follow_lanes, trim_lanes
         self.store = Store(str(store.path), "r", store.address, store.trust)
         self.stores = (self.store,)
@@ -187,6 +215,11 @@ class History:
     def segment_stores(self) -> Int64s:
         """Number of the store of each segment, int64 [S]: 0."""
         return np.zeros(len(self.segments), np.int64)
+
+    @property
+    def ordinals(self) -> Int64s:
+        """The ordinal of each segment by number, int64 [S]."""
+        return self._ordinals[: len(self.segments)]
 
     @property
     def need_rows(self) -> Int64s:
@@ -385,6 +418,22 @@ class History:
         episodes[chosen] = chains.numbers[chains.last[at]]
         rows[chosen] += (shift[chains.last[at]] - shift[at])[:, None]
         return episodes, rows
+
+    def clues(self, places: Int64s) -> Int64s:
+        """Return what some computed columns follow from without this history, see `computed_of`: int64 [n].
+
+        Args:
+            places: int64 [6 or 9, n].
+        """
+        last = (places[-2] - 1)[:, None]
+        episodes, rows = self._last_pieces(places, last)
+        clues = np.empty(len(last), np.int64)
+        missing = self._episode_clues(
+            places[0], episodes, rows.reshape(-1), *self.table.window, CLUE_COLUMNS, IS_OPEN, CLUE_BITS, clues
+        )
+        if missing >= 0:
+            raise self._long_gone(min(places[0, missing], episodes[missing]))
+        return clues
 
     def _endings(self, name: str, episodes: Int64s, rows: Int64s) -> npt.NDArray[np.bool_]:
         """Return which rows are the last steps of episodes that ended as the column says."""

@@ -96,8 +96,16 @@ class TableRows(RowSource):
 
     def can_draw(self, count: int) -> bool:
         """Return whether so many rows may be drawn now: the limiter lets them, and items that go do not run out."""
+        if self._could_draw(count):
+            # the draw follows the store
+            return True
+        self._table.follow()
+        return self._could_draw(count)
+
+    def _could_draw(self, count: int) -> bool:
+        """Return `can_draw` of what was known of the store at the last look."""
         table = self._table
-        if not table.can_sample(count):
+        if not table.could_sample(count):
             return False
         return not table.settings.max_times_sampled or count <= table.size - table.settings.limiter.min_size + 1
 

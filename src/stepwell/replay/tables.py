@@ -245,6 +245,10 @@ class Table:
     def can_sample(self, count: int = 1) -> bool:
         """Return whether the limiter lets ``count`` items be drawn now; follows the store first."""
         self.follow()
+        return self.could_sample(count)
+
+    def could_sample(self, count: int = 1) -> bool:
+        """Return `can_sample` of what was known of the store at the last look."""
         return self._limiter.can_sample(self._contents.counts, count)
 
     def can_insert(self, count: int = 1) -> bool:

@@ -15,6 +15,7 @@ from stepwell.store.sealing import SealQueue
 from stepwell.store.segment_writer import Presence
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from stepwell.store.store import Store
@@ -35,6 +36,8 @@ class BaseWriter:
         self._is_closed = False
         self._presence = Presence(str(store.path))
         self._clock: RingClock | None = None
+        # called with the name of each segment before there is one, from any thread
+        self.on_segment: Callable[[str], None] | None = None
         # which tables hold writers, and the way through their limits
         self._limits = NO_FLAGS
         self._gate: WriterGate | None = None

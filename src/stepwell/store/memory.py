@@ -12,7 +12,7 @@ from typing import Any
 
 from stepwell.files.file_locks import lock_directory
 
-__all__ = ["hold_memory", "memory_path"]
+__all__ = ["hold_memory", "is_in_memory", "memory_path"]
 
 SHARED_MEMORY = "/dev/shm"
 PREFIX = "stepwell-"
@@ -65,3 +65,8 @@ def _remove_left(parent: str) -> None:
             continue
         with suppress(OSError), lock_directory(folder, is_waiting=False):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_in_memory(path: str) -> bool:
+    """Return whether a store goes with this process."""
+    return path in _HELD

@@ -111,6 +111,7 @@ class SegmentWriter:
         carried: tuple[int, int] = (0, 0),
         clock: RingClock | None = None,
         note: KeyNote | None = None,
+        on_made: Callable[[str], None] | None = None,
     ) -> None:
         self.schema = schema
         self.sync = sync
@@ -137,6 +138,8 @@ class SegmentWriter:
                 self.ordinal = reserve_ordinals(store, lock) if ordinal is None else ordinal
                 self.name = f"{self.ordinal:08d}-{tag or new_tag()}"
                 self.path = f"{store}/{SEGMENTS}/{self.name}{OPEN_SUFFIX}"
+                if on_made is not None:
+                    on_made(self.name)
                 self._create(f"{store}/{SEGMENTS}/{NEW_PREFIX}{self.name}")
         except OSError as error:
             advice = _files_needed(schema)

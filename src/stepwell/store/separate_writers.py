@@ -48,11 +48,6 @@ class EnvironmentWriter(Writer):
         """Whether it was closed, as a failing codec does."""
         return self._is_closed
 
-    @property
-    def has_open_episode(self) -> bool:
-        """Whether steps were appended since the last end of an episode."""
-        return self._segment is not None and self._segment.has_open_episode
-
     def end(self, ending: Ending) -> None:
         """End the open episode."""
         assert self._segment is not None

@@ -443,13 +443,22 @@ def accept_final(schema: Schema, final: Mapping[str, Any]) -> dict[str, Any]:
     """Return the accepted values of a final row; StepError when it has other features than those with ``final``."""
     names = schema.final_names
     if final.keys() == set(names):
-        return {name: acceptor(name, schema[name])(value) for name, value in final.items()}
+        return {name: _accept_final_value(name, schema[name], value) for name, value in final.items()}
     missing = ", ".join(repr(name) for name in names if name not in final)
     unknown = ", ".join(repr(name) for name in final if name not in names)
     parts = [f"final lacks {missing}"] * bool(missing) + [f"final has {unknown}"] * bool(unknown)
     needed = f"It needs all features with final=True: {', '.join(map(repr, names))}." if names else ""
     declared = " Declare others with final=True." if unknown else ""
     raise StepError(f"{' and '.join(parts)}. {needed}{declared}")
+
+
+def _accept_final_value(name: str, feature: Feature, value: Any) -> Any:
+    if not has_rows(value):
+        return acceptor(name, feature)(value)
+    rows = accept_encoded(name, feature, value)
+    if len(rows) != 1:
+        raise StepError(f"feature {name!r}: {len(rows)} encoded rows as a final row. Give one.")
+    return rows
 
 
 def check_mapping(given: Any) -> None:

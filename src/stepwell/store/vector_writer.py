@@ -518,6 +518,7 @@ class VectorWriter(BaseWriter):
             sync=self._sync,
             confirm=lambda: self._store.check_schema(schema),
             clock=self._clock,
+            on_made=self.on_segment,
         )
 
     def _accepted(self, name: str, value: Any) -> Any:

@@ -301,6 +301,11 @@ class Writer(BaseWriter):
         self._roll(segment)
         return place
 
+    @property
+    def has_open_episode(self) -> bool:
+        """Whether steps were stored since the last end of an episode."""
+        return self._segment is not None and self._segment.has_open_episode
+
     def discard_episode(self) -> None:
         """Take back the steps since the last end of an episode: they are never shown again.
 
@@ -389,6 +394,7 @@ class Writer(BaseWriter):
             carried=carried,
             clock=self._clock,
             note=None if self._key is None else self._key.note,
+            on_made=self.on_segment,
         )
 
     def _begin_columns(self, columns: Mapping[str, Any]) -> SegmentWriter:

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from stepwell.errors import EpisodeNotFoundError, SchemaError, StepwellError, WorkerError
 from stepwell.files.addresses import local_path
 from stepwell.formats.source_episodes import SourceEpisode, as_view, episodes_of, schema_of
-from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, run_chunks
+from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, Executor, Workers, run_chunks
 from stepwell.schema import Schema
 from stepwell.sizes import parse_bytes
 from stepwell.store import Store
@@ -245,12 +245,14 @@ def mean_row_bytes(job: ShardJob, split: str) -> float:
 
 
 def write_shards(
-    job: ShardJob, shards: Sequence[Shard], workers: int | None, progress: bool | None
+    job: ShardJob, shards: Sequence[Shard], workers: Workers, progress: bool | None, target: str | None = None
 ) -> dict[str, ShardResult]:
     """Write all shards; returns path to result."""
     total = sum(shard.stop - shard.start for shard in shards)
     try:
-        results = run_chunks(job, shards, workers=workers, total=total, unit="episodes", progress=progress)
+        results = run_chunks(
+            job, shards, workers=workers, total=total, unit="episodes", progress=progress, target=target
+        )
     except WorkerError as error:
         # an error of this process is raised as it is
         found = error.__cause__ or error
@@ -280,6 +282,7 @@ def write_rlds(
     shard_bytes: int | str = SHARD_BYTES,
     num_shards: int | None = None,
     workers: int | None = None,
+    executor: Executor | None = None,
     progress: bool | None = None,
 ) -> Path:
     """Write episodes as an RLDS dataset, which ``tfds.builder_from_directory`` opens with the same values.
@@ -310,6 +313,7 @@ def write_rlds(
         num_shards: of each split; default: as ``shard_bytes`` says.
         workers: processes that write, a shard each at a time; default one a processor. The files are the same for
             every number.
+        executor: where that is done instead of in ``workers`` processes; see `stepwell.ray.RayExecutor`.
         progress: a bar on stderr; default: when it is a terminal and tqdm is installed.
 
     Returns:
@@ -347,7 +351,7 @@ def write_rlds(
     columns = steps_of(views, features, labels, rename=rename, encodings=encodings, images=images)
     examples = EpisodeExamples(columns, entries_of(views, metadata, labels))
     writing = _Writing(DatasetName(name, version, config), file_format, shard_bytes, num_shards, description)
-    return writing.write(directory, views, examples, workers, progress)
+    return writing.write(directory, views, examples, executor or workers, progress)
 
 
 def write_tfds(
@@ -368,6 +372,7 @@ def write_tfds(
     shard_bytes: int | str = SHARD_BYTES,
     num_shards: int | None = None,
     workers: int | None = None,
+    executor: Executor | None = None,
     progress: bool | None = None,
 ) -> Path:
     """Write each step as a record of its own: a TFDS dataset of images and labels, not of episodes.
@@ -389,7 +394,7 @@ def write_tfds(
     views = views_of(source, split)
     columns = steps_of(views, features, labels, rename=rename, encodings=encodings, images=images)
     writing = _Writing(DatasetName(name, version, config), file_format, shard_bytes, num_shards, description)
-    return writing.write(directory, views, StepExamples(columns), workers, progress)
+    return writing.write(directory, views, StepExamples(columns), executor or workers, progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,7 +422,7 @@ class _Writing:
         directory: str | os.PathLike[str],
         views: Mapping[str, View],
         examples: EpisodeExamples | StepExamples,
-        workers: int | None,
+        workers: Workers,
         progress: bool | None,
     ) -> Path:
         """Write all files; returns where."""
@@ -427,7 +432,7 @@ class _Writing:
         with built_directory(target) as hidden:
             shards = {split: self._shards(hidden, job, split) for split in views}
             every = [shard for some in shards.values() for shard in some]
-            found = write_shards(job, every, workers, progress)
+            found = write_shards(job, every, workers, progress, str(hidden))
             splits = []
             for split, some in shards.items():
                 results = [found[shard.path] for shard in some]

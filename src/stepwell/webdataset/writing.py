@@ -30,7 +30,7 @@ import numpy.typing as npt
 from stepwell.errors import FeatureNotFoundError, SchemaError, StepwellError
 from stepwell.files.addresses import local_path
 from stepwell.formats.source_episodes import SourceEpisode, as_view, episodes_of, schema_of
-from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, run_chunks
+from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, Executor, run_chunks
 from stepwell.schema import Schema
 from stepwell.sizes import parse_bytes
 from stepwell.store import Store
@@ -213,6 +213,7 @@ def write_webdataset(
     names: str = "{:06d}",
     samples: Literal["steps", "episodes"] = "steps",
     workers: int | None = None,
+    executor: Executor | None = None,
     progress: bool | None = None,
 ) -> list[Path]:
     """Write a store as WebDataset's shards: every step a sample, or every episode.
@@ -234,6 +235,7 @@ def write_webdataset(
         samples: "steps" (default) or "episodes".
         workers: number of processes; default one a processor, 0 or 1 writes in this process. The shards are the same
             for every number.
+        executor: where that is done instead of in ``workers`` processes; see `stepwell.ray.RayExecutor`.
         progress: a bar on stderr; default: when it is a terminal and tqdm is installed.
 
     Returns:
@@ -274,7 +276,15 @@ def write_webdataset(
             _Shard(str(Path(folder, f"{prefix}-{number:06d}.tar")), start, stop)
             for number, (start, stop) in enumerate(cuts)
         ]
-        run_chunks(_Job(found), shards, workers=workers, total=total, unit="samples", progress=progress)
+        run_chunks(
+            _Job(found),
+            shards,
+            workers=executor or workers,
+            total=total,
+            unit="samples",
+            progress=progress,
+            target=folder,
+        )
         Path(folder, INFO).write_bytes(info_bytes({prefix: _split(prefix, shards)}, samples, found.names))
     return [Path(target, Path(shard.path).name) for shard in shards]
 
@@ -311,6 +321,10 @@ class _Job:
                     counters[NUM_BYTES] += archive.add(f"{sample.key}.{ending}", data)
                 counters[NUM_STEPS] += sample.num_steps
                 counters[NUM_ITEMS] += 1
+
+    def remove(self, shard: _Shard) -> None:
+        """Remove what a killed worker left of a shard."""
+        Path(shard.path).unlink(missing_ok=True)
 
 
 def _samples_a_shard(source: StepSamples | EpisodeSamples, shard_samples: int | None, shard_bytes: int) -> int:

@@ -33,11 +33,15 @@ if TYPE_CHECKING:
     from stepwell.windows.reader import PlaceBatch
     from stepwell.windows.sources import JoinedSources
 
-__all__ = ["Cells", "ColumnDecoder", "Decoded", "Filler", "RowError", "announce_batch"]
+__all__ = ["Cells", "ColumnDecoder", "Decoded", "Filler", "RowError", "StoredCells", "announce_batch"]
 
 Int64s = npt.NDArray[np.int64]
 Decoded = dict[int, dict[int, npt.NDArray[Any]]]
 """Whole rows that were decoded, by segment and row."""
+StoredCells = tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_] | None]
+"""Which of a column's distinct rows each cell of a window is, int32 [n, *window], -1 for zeros; and the mask."""
+# rows of a segment are fewer than 2**32
+SEGMENT_SHIFT = 32
 
 
 @dataclass(slots=True, eq=False)
@@ -145,6 +149,16 @@ class ColumnDecoder:
                 last = end
         announce(spans)
 
+    def blobs(self, table: MapTable, segments: Int64s, rows: Int64s) -> list[memoryview]:
+        """Return the encoded bytes of rows, views of their maps; segments [m] ascend."""
+        found = []
+        for number, (segment, row) in enumerate(zip(segments.tolist(), rows.tolist(), strict=True)):
+            try:
+                found.append(self._stored(table, segment).blob(row).data)
+            except Exception as error:
+                raise RowError(number, error, row, row) from error
+        return found
+
     def _stored(self, table: MapTable, segment: int) -> StoredRows:
         """Return the rows of a segment, which the table keeps for as long as its maps."""
         num_rows = int(table.num_rows[segment])
@@ -250,6 +264,7 @@ class Filler:
     ) -> None:
         self._sources, self._maps, self._columns, self.decoders = sources, maps, tuple(columns), decoders
         self._computed = ComputedWindows(sources)
+        self._fields = fields
         self._keys = [key for each in fields.values() for key in each.keys]
 
     def fill(self, batch: PlaceBatch, routes: Routes) -> dict[str, npt.NDArray[Any]]:
@@ -273,6 +288,33 @@ class Filler:
                 start = stop
         # of a dict in another order, as ragged fields came last
         return dict(zip(self._keys, map(arrays.__getitem__, self._keys), strict=True))
+
+    def stored(self, batch: PlaceBatch) -> tuple[dict[str, StoredCells], dict[str, list[memoryview]]]:
+        """Return the cells of fields of one encoded column each, and the distinct rows of each column, encoded."""
+        found: dict[str, list[tuple[ResolvedField, Int64s, npt.NDArray[np.bool_]]]] = {}
+        for each in self._fields.values():
+            (source,) = each.sources
+            _, is_pad, cells = self._windows(each, source, batch)
+            rows = np.where(cells.rows < 0, -1, cells.segments << SEGMENT_SHIFT | cells.rows)
+            found.setdefault(source.name, []).append((each, rows, is_pad))
+        keyed: dict[str, StoredCells] = {}
+        blobs: dict[str, list[memoryview]] = {}
+        for name, members in found.items():
+            distinct, numbers = np.unique(np.concatenate([rows for _, rows, _ in members]), return_inverse=True)
+            num_missing = int(len(distinct) > 0 and distinct[0] < 0)
+            distinct, start = distinct[num_missing:], 0
+            for each, rows, is_pad in members:
+                shape = (len(rows) // len(each.offsets), *each.window_shape)
+                cells_of_key = (numbers.reshape(-1)[start : start + len(rows)] - num_missing).astype(np.int32)
+                keyed[each.key] = cells_of_key.reshape(shape), is_pad.reshape(shape) if each.has_mask else None
+                start += len(rows)
+            segments, own = distinct >> SEGMENT_SHIFT, distinct & ((1 << SEGMENT_SHIFT) - 1)
+            try:
+                blobs[name] = self.decoders[name].blobs(batch.table, segments, own)
+            except RowError as error:
+                each, (source,) = members[0][0], members[0][0].sources
+                raise self.error(each, source, Cells(batch.table, segments, own), error) from error.cause
+        return keyed, blobs
 
     def error(self, field: ResolvedField, source: FieldSource, cells: Cells, error: RowError) -> LoaderError:
         """Return the error of a row that could not be decoded: names store, episode, step, field and file."""

@@ -37,7 +37,7 @@ from stepwell.sizes import counted
 from stepwell.windows.blocks import HeldRows, RowLoader, hold_rows
 from stepwell.windows.chains import Chained, outer
 from stepwell.windows.computed import moved_places
-from stepwell.windows.decode import Cells, ColumnDecoder, Decoded, Filler, announce_batch
+from stepwell.windows.decode import Cells, ColumnDecoder, Decoded, Filler, StoredCells, announce_batch
 from stepwell.windows.fields import FieldSource, ResolvedField, resolve_fields, schema_of
 from stepwell.windows.index import positions_array
 from stepwell.windows.maps import MAX_MAPS, MapError, MappedColumn, MapTable, SegmentMaps, read_scattered
@@ -225,6 +225,7 @@ class PlaceReader:
         memory: npt.NDArray[np.uint8] | None = None,
         *,
         draws: Drawing | None = None,
+        chained: Chained | None = None,
     ) -> dict[str, npt.NDArray[Any]]:
         """Read a batch.
 
@@ -234,6 +235,8 @@ class PlaceReader:
             memory: uint8 [>= num_bytes(n)], contiguous, best at a multiple of 64 bytes (see `aligned_empty`). Default:
                 new.
             draws: the random numbers of the n windows for a purpose. Default: others at every call.
+            chained: the anchors whose windows leave the piece of an episode that they are in, with places [9, n], where
+                the source does not know of pieces.
 
         Returns:
             Key to array [n, *window, *step], each a 64-byte aligned view of ``memory``, and ``<key>_is_pad`` to its
@@ -250,7 +253,33 @@ class PlaceReader:
         if sources.is_live:
             self._catch_up()
         joined = places[0] if sources.is_single else sources.join(places)
-        return self._read(joined, places, memory, None, draws)
+        return self._read(joined, places, memory, None, draws, chained)
+
+    def read_stored(self, places: Sequence[Int64s]) -> tuple[dict[str, StoredCells], dict[str, list[memoryview]]]:
+        """Return rows as they are stored, each distinct one once, where every field is of one encoded column.
+
+        Args:
+            places: as of `read_places`.
+
+        Returns:
+            Key to the numbers of its rows, int32 [n, *window] (-1 means zeros), and its mask or None; name of a column
+            to the encoded bytes of these rows, views of maps that stay as long as they do.
+
+        Raises:
+            LoaderError: as `read_places`.
+        """
+        if self.sources.is_live:
+            self._catch_up()
+        parts: Sequence[Int64s] = places
+        joined, chained = places[0] if self.sources.is_single else self.sources.join(places), None
+        if self.sources.has_chains:
+            joined, parts, chained = self.sources.chained(joined, parts, *self._reach)
+        segments = np.unique(joined[SEGMENT])
+        if chained is not None:
+            segments = np.union1d(chained.reached(joined, *self._reach), segments)
+        table = self._mapped(joined, segments) if len(segments) else self.maps.table
+        batch = PlaceBatch(joined, parts, chained, None, None, {}, table, self._final_at)
+        return self._filler.stored(batch)
 
     def gathering(self, size: int) -> tuple[Any, ...] | None:
         """Return what `stepwell.kernels.gather.touch_and_gather` takes between the places and the memory.
@@ -315,13 +344,14 @@ class PlaceReader:
                     # gone already: a read of its rows says so
                     continue
 
-    def _read(
+    def _read(  # noqa: PLR0917
         self,
         places: Int64s,
         parts: Sequence[Int64s],
         memory: npt.NDArray[np.uint8] | None,
         held: HeldRows | None,
         draws: Drawing | None,
+        chained: Chained | None = None,
     ) -> dict[str, npt.NDArray[Any]]:
         """Return a batch of places of all sources; [9, n] have the bounds of episodes that are in pieces."""
         is_held = held is not None
@@ -333,7 +363,7 @@ class PlaceReader:
             raise _too_small(memory, layout)
         routes = self._held_routes if is_held else self._plain_routes
         maps = self.maps
-        table, chained, scattered = maps.table, None, None
+        table, scattered = maps.table, None
         if self.sources.has_chains:
             places, parts, chained = self.sources.chained(places, parts, *self._reach)
         arrays = {}

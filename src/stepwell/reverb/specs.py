@@ -1,0 +1,120 @@
+"""Signatures: what the columns of a table's items are, given as any of the field's specs, kept as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import MissingDependencyError
+
+__all__ = ["TensorSpec", "as_array", "as_spec", "import_tree", "like_spec", "specs_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class TensorSpec:
+    """Shape and dtype of one column of an item; None in the shape: any size.
+
+    Args:
+        shape: of the column, with its steps as the first dimension where it has several.
+        dtype: of numpy; object: strings of bytes.
+        name: for messages.
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: np.dtype[Any]
+    name: str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether shape and dtype are those of another spec, of any framework."""
+        try:
+            theirs = as_spec(other)
+        except ValueError:
+            return NotImplemented
+        return (self.shape, self.dtype) == (theirs.shape, theirs.dtype)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype))
+
+    def admits(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+        """Return whether an array of this dtype and shape is one of these."""
+        fits = len(shape) == len(self.shape) and all(
+            mine is None or mine == theirs for mine, theirs in zip(self.shape, shape, strict=True)
+        )
+        return fits and dtype == self.dtype
+
+
+def import_tree() -> Any:
+    """Return dm-tree, which says in which order nests are flattened."""
+    try:
+        import tree
+    except ImportError as error:
+        raise MissingDependencyError.of("dm-tree", "reverb") from error
+    return tree
+
+
+def as_spec(leaf: Any) -> TensorSpec:
+    """Return the spec of a leaf: an array, a scalar, or what has ``shape`` and ``dtype``, of any framework.
+
+    Raises:
+        ValueError: it has neither.
+    """
+    if isinstance(leaf, TensorSpec):
+        return leaf
+    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    if shape is None or dtype is None:
+        try:
+            array = as_array(leaf)
+        except TypeError:
+            raise ValueError(f"{leaf!r:.100} is no spec: it has no shape and dtype.") from None
+        return TensorSpec(array.shape, array.dtype)
+    sizes = getattr(shape, "dims", shape)
+    numbers = tuple(
+        None if getattr(size, "value", size) is None else int(getattr(size, "value", size)) for size in sizes
+    )
+    return TensorSpec(numbers, _numpy_dtype(dtype), getattr(leaf, "name", None) or None)
+
+
+def like_spec(leaf: Any, spec: TensorSpec) -> Any:
+    """Return a spec as one of the class of a leaf, where that is made of shape, dtype and name as TensorFlow's."""
+    if type(leaf).__name__ != "TensorSpec" or isinstance(leaf, TensorSpec):
+        return spec
+    return type(leaf)(spec.shape, leaf.dtype, spec.name)
+
+
+def specs_of(nest: Any) -> list[TensorSpec]:
+    """Return the specs of a signature, in dm-tree's order."""
+    return [as_spec(leaf) for leaf in import_tree().flatten(nest)]
+
+
+def as_array(value: Any) -> npt.NDArray[Any]:
+    """Return a value as a numpy array of numbers or bools, or an array of objects that holds one string of bytes.
+
+    Raises:
+        TypeError: a value of another kind.
+    """
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, str | bytes | np.str_ | np.bytes_):
+        text = value.encode() if isinstance(value, str) else bytes(value)
+        array = np.empty((), object)
+        array[()] = text
+        return array
+    array = np.asarray(value)
+    if array.dtype.kind in "SUO" and array.ndim == 0:
+        return as_array(array.item())
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"{array.dtype} of {value!r:.100} cannot be stored. Allowed: numbers, bools, a str or bytes.")
+    return array
+
+
+def _numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    named = getattr(dtype, "as_numpy_dtype", None)
+    text = str(dtype).removeprefix("torch.") if named is None else ""
+    try:
+        found = np.dtype(named if named is not None else text if type(dtype).__module__ == "torch" else dtype)
+    except TypeError as error:
+        raise ValueError(f"{dtype!r:.100} is no dtype of numpy.") from error
+    return np.dtype(object) if found.kind in "SUO" else found

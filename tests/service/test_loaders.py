@@ -1,6 +1,7 @@
 """Loaders of clients give what loaders over the tables give: the same batches from the same seeds."""
 
 import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -300,6 +301,91 @@ def test_draws_over_shards_are_as_over_one_table(store):
     # 99 degrees of freedom: 170 is beyond one chance in 10,000; the seeds are fixed
     assert chi_square < 170
     assert abs(np.concatenate(weights).mean() - 1.0) < 0.02
+
+
+@contextmanager
+def shards_of(store, count, **table):
+    """Servers of empty stores, and a client of all."""
+    stores = [stepwell.create(":memory:", store.schema, capacity=1000) for _ in range(count)]
+    servers = [Server(Table(each, seed=number, **table)) for number, each in enumerate(stores)]
+    try:
+        with Client([server.address for server in servers]) as client:
+            yield stores, servers, client
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def write_numbers(store, numbers):
+    with store.writer() as writer:
+        for number in numbers:
+            writer.append(obs=[0, 0, 0], number=number, actor=0)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized(0.5)"])
+def test_empty_shards_are_passed_over_until_they_have_items(store, sampler, threads):
+    with (
+        shards_of(store, 3, sampler=sampler, limiter=MinSize(10)) as (stores, _, client),
+        client.loader({"number": "number"}, batch_size=32, timeout=0.2, threads=threads) as loader,
+    ):
+        with pytest.raises(RateLimitError, match="nothing to draw from yet"):
+            next(loader)
+        write_numbers(stores[1], range(100, 150))
+        # fewer than its limiter lets be drawn
+        write_numbers(stores[2], range(200, 205))
+        for _ in range(20):
+            batch = next(loader)
+            assert batch["number"].shape == (32,)
+            assert set((batch["number"] // 100).tolist()) == {1}
+            assert (batch["table.size"] == 50).all()
+            np.testing.assert_allclose(batch["table.probability"], 1 / 50)
+        write_numbers(stores[2], range(205, 250))
+        write_numbers(stores[0], range(50))
+        seen = np.concatenate([next(loader)["number"] // 100 for _ in range(20)][10:])
+        assert set(seen.tolist()) == {0, 1, 2}
+
+
+def test_rows_of_a_shard_that_was_emptied_come_from_the_others(store):
+    with shards_of(store, 3) as (stores, _, client):
+        for number, each in enumerate(stores):
+            write_numbers(each, range(100 * number, 100 * number + 10 * (number + 1)))
+        with client.loader({"number": "number"}, batch_size=60, in_flight=4, beta=1.0, normalize=False) as loader:
+            for _ in range(3):
+                next(loader)
+            servers = [Client(address) for address in client.addresses]
+            servers[2].reset("replay")
+            # of batches that were asked for before, too, each row has the chance with which it came
+            for _ in range(8):
+                batch = next(loader)
+                size = 60 if (batch["number"] >= 200).any() else 30
+                np.testing.assert_allclose(batch["table.probability"], 1 / size)
+            assert size == 30
+            servers[0].reset("replay")
+            servers[1].reset("replay")
+            for each in servers:
+                each.close()
+            write_numbers(stores[0], range(5))
+            for _ in range(8):
+                batch = next(loader)
+            assert set((batch["number"] // 100).tolist()) == {0}
+            assert (batch["table.size"] == 5).all()
+
+
+def test_a_batch_that_a_shard_holds_is_whole_after_the_limiter_let_go(store):
+    limiter = SampleToInsertRatio(1.0, min_size=1, error_buffer=8.0)
+    with shards_of(store, 2, limiter=limiter) as (stores, _, client):
+        write_numbers(stores[0], range(8))
+        write_numbers(stores[1], range(100, 108))
+        with client.loader({"number": "number"}, batch_size=8, in_flight=3, timeout=0.0) as loader:
+            found = []
+            for number in range(16):
+                try:
+                    found.append(next(loader)["number"])
+                except RateLimitError:
+                    write_numbers(stores[number % 2], range(1000, 1004))
+            assert len(found) >= 4
+            assert {len(each) for each in found} == {8}
 
 
 def test_a_loader_ends(store):

@@ -40,7 +40,7 @@ from stepwell.replay.link_kernels import (
     remove_members,
     unlink_slots,
 )
-from stepwell.replay.sum_tree_kernels import clear_weights, draw_weighted, make_tree, set_weights, sum_all
+from stepwell.replay.sum_tree_kernels import clear_weights, draw_weighted, make_tree, set_weights, sum_all, total_weight
 
 __all__ = ["Fifo", "Lifo", "MaxHeap", "MinHeap", "Prioritized", "Selector", "Uniform"]
 
@@ -114,6 +114,11 @@ class Selector(ABC):
         Raises:
             TableError: not as many are in it; none was taken out.
         """
+
+    @property
+    def total_weight(self) -> float:
+        """The sum of the weights by which it selects; the number of slots where it has no weights."""
+        return float(self.num)
 
     def order(self) -> Slots:
         """Return the slots in the order that random draws depend on, int64 [num]; empty where they depend on none."""
@@ -354,6 +359,11 @@ class Prioritized(Selector):
     def tree(self) -> tuple[Reals, Slots]:
         """Sums of the weights and their levels, of `stepwell.replay.sum_tree_kernels.make_tree`."""
         return self._tree
+
+    @property
+    def total_weight(self) -> float:
+        """The sum of ``priority ** exponent``."""
+        return float(total_weight(self._tree[0]))
 
     def insert(self, slots: Slots, priorities: Reals) -> None:
         """Put slots in."""

@@ -213,6 +213,11 @@ class Table:
         """Items that are there, as of the last call that followed the store."""
         return len(self._contents)
 
+    @property
+    def total_weight(self) -> float:
+        """The sum of the weights by which items are drawn, ``priority ** exponent``; of other samplers the size."""
+        return self._contents.sampler.total_weight
+
     def __len__(self) -> int:
         return len(self._contents)
 

@@ -41,7 +41,7 @@ class Drawing:
     Args:
         table: to draw from.
         head: of the client's HELLO: fields, whether windows are clipped, whether it maps the store's files, which of
-            `COLUMNS` it wants.
+            `COLUMNS` it wants, whether it draws from other servers, too.
 
     Raises:
         ServiceError: fields that are none.
@@ -68,6 +68,7 @@ class Drawing:
         self._stored = PlaceReader([table.history], stored) if stored else None
         info = head.get("info", COLUMNS)
         self._info = [name for name in COLUMNS if name in info]
+        self._is_shard = bool(head.get("is_shard"))
         self.num_rows = self.num_batches = 0
         # whether the last draw left a part of its rows with the table
         self.has_part = False
@@ -79,6 +80,8 @@ class Drawing:
     def draw(self, count: int, least: int) -> bytes | None:
         """Return rows as a message, as many as were asked for or the least; None where a limiter lets neither through.
 
+        A client that draws from other servers, too, gets a message of no rows where nothing is there to draw from.
+
         Args:
             count: rows that were asked for.
             least: of them, a batch.
@@ -86,9 +89,14 @@ class Drawing:
         # where the limiter holds the other side, too, both would wait for ever: a part is drawn, and kept by the table
         asked, self.has_part = count, False
         if not self._rows.can_draw(count):
-            if (least == count or not self._rows.can_draw(least)) and self.table.can_insert():
+            if self._is_shard and not self._sums()[1]:
+                count = 0
+            elif (least == count or not self._rows.can_draw(least)) and self.table.can_insert():
                 return None
-            count = least
+            else:
+                count = least
+        if not count:
+            return pack(Kind.BATCH, {"rows": 0, "sums": self._sums()})
         for number in range(MAX_REDRAWS + 1):
             try:
                 rows = self._rows.draw(0, count, 0.0)
@@ -106,7 +114,14 @@ class Drawing:
         self.num_batches += count // least
         if count != asked:
             head["rows"] = count
+        if self._is_shard:
+            head["sums"] = self._sums()
         return pack(Kind.BATCH if self._places is None else Kind.PLACES, head, columns)
+
+    def _sums(self) -> tuple[float, int]:
+        """Return the sum of the weights of the items, and their number; none below the least that the limiter asks."""
+        table = self.table
+        return (table.total_weight, table.size) if table.size >= table.settings.limiter.min_size else (0.0, 0)
 
     def _read(self, rows: Rows) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         head: dict[str, Any] = {}

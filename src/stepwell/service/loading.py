@@ -5,8 +5,11 @@
     ASK(rows) --> server draws as soon as its limiter lets it --> BATCH --> decode --> transforms --> (torch) --> Batch
        '--- in_flight of them are asked ahead, so that a batch is there when it is needed
 
-Of several servers (shards) each batch has as many rows of each as chance gives it by the sum of its weights, as the
-last batches told it; probabilities are over all, so that importance weights are right whatever these sums were.
+Of several servers (shards) each batch has as many rows of each as chance gives it by the sum of its weights, which each
+message tells; probabilities are over all, so that importance weights are right whatever these sums were. Rows that a
+shard does not have by now are dealt again to the others::
+
+    shards   sums 0 0 0    ask 0 0 0    told 3 0 1    ask 3 0 1    came 3 - 0    ask 1 0 0    came 1
 """
 
 from __future__ import annotations
@@ -72,31 +75,57 @@ __all__ = ["RemoteLoader"]
 ALIGNMENT = 64
 HELD_BATCHES = 2
 MAX_REDRAWS = 8
+# for items, where no shard has any
+WAIT_SECONDS = 0.05
 SMALL_BYTES = 1 << 18
 NO_PLACES = np.empty((6, 0), np.int64)
 CLOSED = "this loader was closed. Make a new one."
 
 
-class _Ask(NamedTuple):
-    """Rows that one batch asks of one stream, and the chance with which rows went to it."""
+class _Answer(NamedTuple):
+    """Rows that came of one stream: their message, and where they lie."""
 
     stream: _Stream
+    num_rows: int
+    message: Message
+    part: _Part | None
+
+
+class _Ask(NamedTuple):
+    """Rows that were asked of one of a table's shards, and the chance that was theirs."""
+
+    stream: _Stream
+    ticket: int
     num_rows: int
     share: float
 
 
+class _Pending:
+    """A batch, or several of one stream: rows of each table that are to be asked for, what was asked for, what came."""
+
+    def __init__(self, counts: Sequence[int], shards: Sequence[int]) -> None:
+        self.counts = list(counts)
+        # with which chance rows went to each shard of a table
+        self.shares = [np.zeros(number) for number in shards]
+        self.asks: deque[_Ask] = deque()
+        self.came: list[_Answer] = []
+
+
 class _Received(NamedTuple):
-    """One batch as it came, or several of one stream: the number of the first; what came, and what was asked for it."""
+    """One batch as it came, or several of one stream: the number of the first; what came; the shares of the shards."""
 
     number: int
-    asks: list[_Ask]
-    messages: list[Message]
-    parts: list[_Part | None]
+    answers: list[_Answer]
+    shares: list[npt.NDArray[np.float64]]
 
     @property
     def num_rows(self) -> int:
         """Rows of all messages."""
-        return sum(ask.num_rows for ask in self.asks)
+        return sum(answer.num_rows for answer in self.answers)
+
+    def count(self, source: int) -> int:
+        """Return how many rows are of a table."""
+        return sum(answer.num_rows for answer in self.answers if answer.stream.source == source)
 
 
 class _Part(NamedTuple):
@@ -114,24 +143,6 @@ class _Part(NamedTuple):
         return self.reader.read_places([self.places], memory, draws=draws, chained=self.chained)
 
 
-def _received(number: int, asks: Sequence[_Ask], found: Sequence[tuple[Message, int]]) -> _Received:
-    """Return what came for some asks."""
-    came = [ask._replace(num_rows=rows) for ask, (_, rows) in zip(asks, found, strict=True)]
-    messages = [message for message, _ in found]
-    return _Received(number, came, messages, [_places_of(*each) for each in zip(came, messages, strict=True)])
-
-
-def _places_of(ask: _Ask, message: Message) -> _Part | None:
-    """Return the places of a message, checked before the next one changes what is known of segments."""
-    mapped = ask.stream.mapped
-    if mapped is None:
-        return None
-    try:
-        return _Part(mapped.reader, *mapped.store.checked(message.columns, ask.num_rows, mapped.reach))
-    except LoaderError as error:
-        return _Part(mapped.reader, NO_PLACES, None, error)
-
-
 class _Stream:
     """Batches of one table of one server, over one connection after the other; `receive` by one thread at a time."""
 
@@ -140,39 +151,48 @@ class _Stream:
         connection: Connection,
         table: str,
         source: int,
+        shard: int,
         hello: dict[str, Any],
         connect_timeout: float | None,
         mapped: _Mapped | None,
     ) -> None:
-        self.connection, self.table, self.source, self.mapped = connection, table, source, mapped
+        self.connection, self.table, self.source, self.shard, self.mapped = connection, table, source, shard, mapped
         self._hello, self._connect_timeout = {**hello, "table": table, "maps": mapped is not None}, connect_timeout
-        # of the items of the table: the sum of their weights, and their number
-        self.total = 1.0
+        # of the items that can be drawn there, as the last message told: the sum of their weights, and their number
+        self.total = 0.0
         self.size = 0
-        self.exponent: float | None = None
-        # rows, and the least of them that are taken: a batch
-        self._asked: deque[tuple[int, int]] = deque()
-        # what came while something was asked for again
-        self._ready: deque[tuple[Message, int]] = deque()
+        # by number: rows, and the least of them that are taken: a batch
+        self._asked: deque[tuple[int, int, int]] = deque()
+        self._num_asked = 0
+        # what came before what was waited for
+        self._ready: dict[int, _Answer] = {}
         self._requests: Any = queue.SimpleQueue()
         self._call: Any = None
         self._updates: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64]]] = []
         self._lock = threading.Lock()
         self._is_stopped = threading.Event()
 
-    def ask(self, count: int, least: int) -> None:
-        """Ask for so many rows, some batches, or for the least of them where a limiter does not let all be drawn."""
-        self._asked.append((count, least))
+    def ask(self, count: int, least: int) -> int:
+        """Ask for so many rows, some batches, or for the least of them where a limiter does not let all be drawn.
+
+        Of a shard there come none where it has nothing to draw from; of 0 rows there comes how much it has.
+
+        Returns:
+            The number of the answer, for `receive`.
+        """
+        self._num_asked += 1
+        self._asked.append((self._num_asked, count, least))
         if self._call is not None:
             self._send(count, least)
+        return self._num_asked
 
     def update(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> None:
         """Set priorities, together with the next batch that is asked for."""
         with self._lock:
             self._updates.append((keys, priorities))
 
-    def _send(self, count: int = 0, least: int = 0) -> None:
-        """Ask for rows, and send the priorities that were given since."""
+    def _send(self, *rows: int) -> None:
+        """Send the priorities that were given since, and ask for rows: how many, and the least of them."""
         with self._lock:
             updates, self._updates = self._updates, []
         columns: dict[str, npt.NDArray[Any]] = {}
@@ -180,8 +200,8 @@ class _Stream:
             # of an item that comes twice the last one counts, at the server
             columns["keys"] = _joined([keys for keys, _ in updates])
             columns["priorities"] = _joined([priorities for _, priorities in updates])
-        if count or columns:
-            self._requests.put(pack(Kind.ASK, {"rows": count, "least": least}, columns))
+        if rows or columns:
+            self._requests.put(pack(Kind.ASK, dict(zip(("rows", "least"), rows, strict=False)), columns))
 
     def flush(self) -> None:
         """Set the priorities that were not sent yet."""
@@ -194,18 +214,14 @@ class _Stream:
             }
             self.connection.call("mutate", {"table": self.table}, columns, timeout=self._connect_timeout)
 
-    def receive(self, deadline: float | None) -> tuple[Message, int]:
-        """Return what was asked for first, and its rows; RateLimitError: a limiter let none through in time."""
-        return self._ready.popleft() if self._ready else self._receive(deadline)
+    def receive(self, ticket: int, deadline: float | None) -> _Answer:
+        """Return what came for an `ask`; RateLimitError: a limiter let none through in time."""
+        while ticket not in self._ready:
+            number, answer = self._receive(deadline)
+            self._ready[number] = answer
+        return self._ready.pop(ticket)
 
-    def receive_again(self, count: int, least: int) -> tuple[Message, int]:
-        """Return others in place of rows that are gone; what comes before them is kept."""
-        self.ask(count, least)
-        for _ in range(len(self._asked) - 1):
-            self._ready.append(self._receive(None))
-        return self._receive(None)
-
-    def _receive(self, deadline: float | None) -> tuple[Message, int]:
+    def _receive(self, deadline: float | None) -> tuple[int, _Answer]:
         grpc, pauses = import_grpc(), Pauses(self._connect_timeout)
         while True:
             try:
@@ -214,7 +230,7 @@ class _Stream:
                 for data in self._call:
                     message = unpack(data, Kind.BATCH, Kind.PLACES, Kind.WAIT)
                     if message.kind is not Kind.WAIT:
-                        return message, self._accept(message)
+                        return self._accept(message)
                     if deadline is not None and time.monotonic() >= deadline:
                         raise RateLimitError(f"{message.head.get('why')}, at {self.connection.address}.")
                 raise ServiceError(f"{self.connection.address} closed the connection")
@@ -234,16 +250,28 @@ class _Stream:
                 self._disconnect()
                 raise
 
-    def _accept(self, message: Message) -> int:
-        """Take note of what came; return how many rows it has."""
-        count, least = self._asked.popleft()
+    def _accept(self, message: Message) -> tuple[int, _Answer]:
+        """Take note of what came, before the next message changes what is known of segments."""
+        ticket, count, least = self._asked[0]
         rows: int = message.head.get("rows", count)
-        if rows not in (count, least):
+        if rows not in ((0, count, least) if self._hello["is_shard"] else (count, least)):
             raise ServiceError(f"{rows!r:.40} rows, and {count} were asked for, or {least}.")
+        part = None
         if self.mapped is not None:
             self.mapped.store.take_in(message.head)
-        self._note(message)
-        return rows
+            part = None if not rows else self._part(self.mapped, message, rows)
+        if "sums" in message.head:
+            total, size = message.head["sums"]
+            self.total, self.size = float(total), int(size)
+        self._asked.popleft()
+        return ticket, _Answer(self, rows, message, part)
+
+    @staticmethod
+    def _part(mapped: _Mapped, message: Message, rows: int) -> _Part:
+        try:
+            return _Part(mapped.reader, *mapped.store.checked(message.columns, rows, mapped.reach))
+        except LoaderError as error:
+            return _Part(mapped.reader, NO_PLACES, None, error)
 
     def _connect(self) -> None:
         """Connect, and ask again for what was not answered: batches that were on their way are spent."""
@@ -259,11 +287,10 @@ class _Stream:
             raise ServiceError(f"{self.connection.address} closed the connection")
         welcome = unpack(data, Kind.WELCOME).head
         self._hello["store"] = welcome["store"]
-        self.exponent = welcome["exponent"]
         if self.mapped is not None:
             self.mapped.store.begin()
-        for count, least in self._asked or [(0, 0)]:
-            self._send(count, least)
+        for _, *rows in self._asked or [(0,)]:
+            self._send(*rows)
 
     def _local_call(self) -> LocalCall | None:
         """Begin a stream over the socket of this host; None where that cannot be reached."""
@@ -280,22 +307,16 @@ class _Stream:
             found = self.connection.local_stream("draw", host)
         return found
 
-    def _note(self, message: Message) -> None:
-        """Take note of how much there was to draw from."""
-        told: list[Any] = [message.columns.get(f"table.{name}", ()) for name in ("priority", "probability", "size")]
-        if not all(map(len, told)):
-            # needed of shards alone, of which all is sent
-            return
-        priority, probability, size = (each[-1] for each in told)
-        self.size, self.total = int(size), float(size)
-        if self.exponent is not None:
-            self.total = float(priority) ** self.exponent / float(probability) if priority > 0 else 0.0
-
     def _disconnect(self) -> None:
         call, self._call = self._call, None
         self._requests.put(None)
         if call is not None:
             call.cancel()
+
+    def pause(self) -> None:
+        """Wait a while for items."""
+        if self._is_stopped.wait(WAIT_SECONDS):
+            raise LoaderError(CLOSED)
 
     def stop(self) -> None:
         """End what `receive` waits for, in whichever thread."""
@@ -411,30 +432,30 @@ class RemoteLoader:
         self.fields = resolve_remote(fields, schema, fps)
         self._info = checked_info(info)
         plain = {key: each.field for key, each in self.fields.items()}
-        # what comes with each row: what a batch shows, and what weights and shards are reckoned from
+        # what comes with each row: what a batch shows, and what weights are reckoned from
         wanted = {*self._info, *(("probability", "size") if "weight" in self._info else ())}
-        wanted |= {"priority", "probability", "size"} if len(connections) > 1 else set()
         self._sent = [name for name in COLUMNS if name in wanted]
         hello = {
             "protocol": PROTOCOL,
             "fields": fields_to_json(plain),
             "is_clipped": clip == "item",
             "info": self._sent,
+            "is_shard": len(connections) > 1,
         }
         mapped = {key: each for key, each in self.fields.items() if is_mapped(each)}
 
-        def stream(connection: Connection, about: Mapping[str, Any], name: str, number: int) -> _Stream:
+        def stream(connection: Connection, about: Mapping[str, Any], name: str, *numbers: int) -> _Stream:
             files = _Mapped.open(about, mapped) if mapped and local is not False else None
             if local and mapped and files is None:
                 raise ServiceError(
                     f"the files of the store of {connection.address} are not to be seen from this process, which "
                     "local=True asks for. Leave it out, and batches come over the network."
                 )
-            return _Stream(connection, name, number, hello, connect_timeout, files)
+            return _Stream(connection, name, *numbers, hello, connect_timeout, files)
 
         self._streams = [
-            [stream(*each, name, number) for each in zip(connections, about, strict=True)]
-            for number, name in enumerate(names)
+            [stream(*each, name, source, shard) for shard, each in enumerate(zip(connections, about, strict=True))]
+            for source, name in enumerate(names)
         ]
         self._in_flight, self._timeout, self._num_threads = in_flight, timeout, int(threads)
         from stepwell.replay.batch_kernels import importance_weights
@@ -443,7 +464,7 @@ class RemoteLoader:
         self._random = np.random.default_rng(seed)
         self._owed = [0.0] * len(names)
         # what was asked for and did not come yet; the batches that were handed out
-        self._asked: deque[list[_Ask]] = deque()
+        self._asked: deque[_Pending] = deque()
         self._number = self._num_received = 0
         reader = _Reader(self.fields, self._info, self)
         # of one stream, small batches that are asked for, and read, together
@@ -614,69 +635,109 @@ class RemoteLoader:
     def draw(self, _: Sequence[Any]) -> list[_Received]:
         """Return the next batches as they came; asks for those after them first. One thread at a time."""
         while not self._asked or (len(self._asked) + 1) * self._group <= self._in_flight:
-            self._ask()
-        asks = self._asked[0]
+            counts = [self._group * self.settings.batch_size]
+            if len(self._streams) > 1:
+                counts, self._owed = deal_rows(self._shares, self._owed, self.settings.batch_size)
+            self._asked.append(self._ask(counts))
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         with self._receiving:
-            received = _received(self._num_received, asks, [ask.stream.receive(deadline) for ask in asks])
+            received = self._receive(self._asked[0], self._num_received, deadline)
         self._asked.popleft()
         self._num_received += received.num_rows // self.settings.batch_size
         return [received]
 
     def _draw_again(self, received: _Received) -> _Received:
-        size = min(received.num_rows, self.settings.batch_size)
+        """Return others in place of rows that are gone."""
         with self._receiving:
-            found = [ask.stream.receive_again(ask.num_rows, min(size, ask.num_rows)) for ask in received.asks]
-            again = _received(received.number, received.asks, found)
+            counts = [received.count(source) for source in range(len(self._streams))]
+            again = self._receive(self._ask(counts), received.number, None)
         if self._group > 1:
             # fewer, perhaps; this thread is alone
-            self._num_received = again.number + again.num_rows // size
+            self._num_received = again.number + again.num_rows // min(again.num_rows, self.settings.batch_size)
         return again
 
-    def _ask(self) -> None:
-        counts = [self._group * self.settings.batch_size]
-        if len(self._streams) > 1:
-            counts, self._owed = deal_rows(self._shares, self._owed, self.settings.batch_size)
-        asks = []
-        for row, count in zip(self._streams, counts, strict=True):
+    def _ask(self, counts: Sequence[int]) -> _Pending:
+        """Ask for a batch, or some of one stream: so many rows of each table."""
+        pending = _Pending(counts, [len(row) for row in self._streams])
+        self._deal(pending)
+        return pending
+
+    def _deal(self, pending: _Pending) -> None:
+        """Ask for the rows of a batch that are not asked for yet; of shards without any, how much they have by now."""
+        for source, (row, count) in enumerate(zip(self._streams, pending.counts, strict=True)):
             if not count:
                 continue
-            if len(row) == 1:
-                asks.append(_Ask(row[0], count, 1.0))
-                continue
-            totals = np.array([stream.total for stream in row])
-            shares = totals / totals.sum() if totals.sum() > 0 else np.full(len(row), 1 / len(row))
-            for stream, number, share in zip(row, self._random.multinomial(count, shares), shares, strict=True):
-                if number:
-                    asks.append(_Ask(stream, int(number), float(share)))
-        for ask in asks:
-            ask.stream.ask(ask.num_rows, ask.num_rows // self._group)
-        self._asked.append(asks)
+            found = np.ones(1) if len(row) == 1 else self._totals(row)
+            numbers = np.zeros(len(row), np.int64)
+            if found.any():
+                found *= (1.0 - pending.shares[source].sum()) / found.sum()
+                numbers = self._random.multinomial(count, found / found.sum())
+                pending.shares[source] += found
+                pending.counts[source] = 0
+            for stream, number, share in zip(row, numbers.tolist(), found.tolist(), strict=True):
+                ticket = stream.ask(number, min(number, self.settings.batch_size))
+                pending.asks.append(_Ask(stream, ticket, number, share))
+
+    @staticmethod
+    def _totals(row: Sequence[_Stream]) -> npt.NDArray[np.float64]:
+        """Return the weight of each shard: the sum of its items' weights, or their number where all weights are 0."""
+        totals = np.array([stream.total for stream in row])
+        return totals if totals.any() else np.array([float(stream.size) for stream in row])
+
+    def _receive(self, pending: _Pending, number: int, deadline: float | None) -> _Received:
+        """Return a batch that was asked for; what came stays with it where a limiter holds the rest for too long."""
+        while True:
+            while pending.asks:
+                ask = pending.asks[0]
+                answer = ask.stream.receive(ask.ticket, deadline)
+                pending.asks.popleft()
+                if answer.num_rows:
+                    pending.came.append(answer)
+                elif ask.num_rows:
+                    # by now it has nothing
+                    pending.counts[ask.stream.source] += ask.num_rows
+                    pending.shares[ask.stream.source][ask.stream.shard] -= ask.share
+            missing = [row for row, count in zip(self._streams, pending.counts, strict=True) if count]
+            if not missing:
+                answers = sorted(pending.came, key=lambda answer: answer.stream.source)
+                return _Received(number, answers, pending.shares)
+            for row in missing:
+                if not self._totals(row).any():
+                    if deadline is not None and time.monotonic() >= deadline:
+                        servers = ", ".join(stream.connection.address for stream in row)
+                        raise RateLimitError(f"table {row[0].table!r} has nothing to draw from yet, at {servers}.")
+                    row[0].pause()
+            self._deal(pending)
 
     def columns_of(self, received: _Received) -> dict[str, npt.NDArray[Any]]:
         """Return the columns of the table of a batch."""
-        messages = received.messages
-        joined = {name: _joined([message.columns[f"table.{name}"] for message in messages]) for name in self._sent}
-        counts = [ask.num_rows for ask in received.asks]
+        streams = [answer.stream for answer in received.answers]
+        counts = [answer.num_rows for answer in received.answers]
+        joined = {
+            name: _joined([answer.message.columns[f"table.{name}"] for answer in received.answers])
+            for name in self._sent
+        }
         if len(self._streams[0]) > 1:
-            joined["probability"] = joined["probability"] * np.repeat([ask.share for ask in received.asks], counts)
-            totals = [sum(stream.size for stream in self._streams[ask.stream.source]) for ask in received.asks]
-            joined["size"] = np.repeat(np.array(totals, np.int64), counts)
+            if "probability" in joined:
+                shares = [received.shares[stream.source][stream.shard] for stream in streams]
+                joined["probability"] = joined["probability"] * np.repeat(shares, counts)
+            if "size" in joined:
+                sizes = [sum(shard.size for shard in self._streams[stream.source]) for stream in streams]
+                joined["size"] = np.repeat(np.array(sizes, np.int64), counts)
         if "weight" in self._info:
             size, num_rows = self.settings.batch_size, received.num_rows
             betas = [self._beta((received.number + number) * size) for number in range(num_rows // size)]
             joined["weight"] = weights = np.empty(num_rows, np.float32)
             self._weigh(joined["probability"], joined["size"], np.array(betas, np.float64), self._normalize, weights)
         if "source" in self._info:
-            joined["source"] = np.repeat([ask.stream.source for ask in received.asks], counts)
+            joined["source"] = np.repeat([stream.source for stream in streams], counts)
         found = {f"table.{name}": joined[name] for name in self._info}
         if sum(map(len, self._streams)) > 1 and "key" in self._info:
-            numbers = [self._number_of(ask.stream) for ask in received.asks]
-            found["table.shard"] = np.repeat(np.array(numbers, np.int64), counts)
+            found["table.shard"] = np.repeat(np.array([self._number_of(each) for each in streams], np.int64), counts)
         return found
 
     def _number_of(self, stream: _Stream) -> int:
-        return [each for row in self._streams for each in row].index(stream)
+        return stream.source * len(self._streams[0]) + stream.shard
 
 
 class _Reader:
@@ -727,8 +788,8 @@ class _Reader:
         """Return the arrays of a batch by key, and how its rows were drawn."""
         num_rows, start = received.num_rows, 0
         memory = np.empty(self.num_bytes(num_rows), np.uint8) if memory is None else memory
-        part = received.parts[0]
-        if part is not None and len(received.parts) == 1 and self._is_mapped:
+        part = received.answers[0].part
+        if part is not None and len(received.answers) == 1 and self._is_mapped:
             # nearly always: all is read straight into the batch
             return {**part.read(memory, draws), **self._columns_of(received)}
         arrays: dict[str, Any] = {}
@@ -750,13 +811,13 @@ class _Reader:
     def _read_parts(self, received: _Received, draws: Drawing | None) -> list[dict[str, Any]]:
         """Return the columns of each message, with the fields that are read here."""
         found, start = [], 0
-        for ask, message, part in zip(received.asks, received.messages, received.parts, strict=True):
+        for _, num_rows, message, part in received.answers:
             columns: dict[str, Any] = message.columns
             if part is not None:
-                own = None if draws is None else partial(_part_of, draws, start, start + ask.num_rows)
+                own = None if draws is None else partial(_part_of, draws, start, start + num_rows)
                 columns = {**columns, **part.read(None, own)}
             found.append(columns)
-            start += ask.num_rows
+            start += num_rows
         return found
 
     def _fill(
@@ -773,11 +834,11 @@ class _Reader:
             purpose = f"key {decoder.key}" if decoder.key is not None else f"decoder of {field.key}"
             drawn = decoder.draw(source.feature, draws(purpose))
         start = 0
-        for ask, columns, places in zip(received.asks, found, received.parts, strict=True):
-            part = out[start : start + ask.num_rows]
-            own = None if drawn is None else drawn[start : start + ask.num_rows]
-            start += ask.num_rows
-            if places is not None and field.key in self._mapped:
+        for answer, columns in zip(received.answers, found, strict=True):
+            part = out[start : start + answer.num_rows]
+            own = None if drawn is None else drawn[start : start + answer.num_rows]
+            start += answer.num_rows
+            if answer.part is not None and field.key in self._mapped:
                 part[...] = columns[field.key]
             elif field.key in self._codecs:
                 self._decode(field, columns, part, own)

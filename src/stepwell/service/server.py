@@ -390,17 +390,16 @@ class _Service:
         head = self._hello(await context.read())
         table = self._table(head.get("table"))
         drawing = Drawing(table, head)
-        kind, _, rest = table.settings.sampler.partition("(")
-        exponent = float(rest.rstrip(")")) if kind == "prioritized" else None
-        await context.write(pack(Kind.WELCOME, {**self._welcome(), "exponent": exponent}))
+        await context.write(pack(Kind.WELCOME, self._welcome()))
         about = {"peer": context.peer(), "table": table.name, "drawing": drawing, "waits_since": None}
         key = object()
         self._loaders[key] = about
         try:
             # a client that goes while a limiter holds its draw has this cancelled, and has drawn nothing
             while (data := await context.read()) is not grpc.aio.EOF:
-                count, least = self._take_ask(table, data)
-                if count:
+                asked = self._take_ask(table, data)
+                if asked is not None:
+                    count, least = asked
                     batch = drawing.draw(count, least)
                     if batch is None:
                         batch = await self._wait_to_draw(context, drawing, count, least, about)
@@ -410,12 +409,14 @@ class _Service:
             del self._loaders[key]
 
     @staticmethod
-    def _take_ask(table: Table, data: bytes) -> tuple[int, int]:
-        """Set the priorities that a loader sends; return how many rows it asks for, and the least it takes."""
+    def _take_ask(table: Table, data: bytes) -> tuple[int, int] | None:
+        """Set the priorities that a loader sends; return how many rows it asks for, if any, and the least it takes."""
         message = unpack(data, Kind.ASK)
         if "keys" in message.columns:
             table.update_priorities(message.columns["keys"], message.columns["priorities"])
-        count = message.head.get("rows")
+        if "rows" not in message.head:
+            return None
+        count = message.head["rows"]
         if type(count) is not int or not 0 <= count <= MAX_ROWS:
             raise ServiceError(f"a batch of {count!r:.20} rows. Allowed: 0 to {MAX_ROWS:,}.")
         least = message.head.get("least", count)

@@ -30,8 +30,8 @@ PHASES = [phase for phase in Phase if phase is not Phase.explain]
 settings.register_profile("stepwell", deadline=None, print_blob=True, phases=PHASES, derandomize=True)
 settings.register_profile("random", deadline=None, print_blob=True, phases=PHASES, max_examples=1000)
 settings.load_profile(os.environ.get("STEPWELL_HYPOTHESIS", "stepwell"))
-# newer releases draw literals of the source of whatever modules are loaded by then, too: other examples in another order
-# of tests, and "inconsistent data generation" where a test is the first to load one
+# newer releases draw literals of the source of whatever modules are loaded by then, too: other examples in another
+# order of tests, and "inconsistent data generation" where a test is the first to load one
 if (providers := find_spec("hypothesis.internal.conjecture.providers")) is not None:
     providers = import_module(providers.name)
     providers._get_local_constants = lambda: providers._local_constants

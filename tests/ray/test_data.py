@@ -113,17 +113,35 @@ def test_an_address_is_no_place_to_write_to(tmp_path: Path, local_ray: Any, monk
     assert not any(tmp_path.iterdir())
 
 
-def test_windows_are_those_of_a_loader(local_ray: Any, store: stepwell.Store) -> None:
+@pytest.mark.parametrize("tasks", [1, 3, 4])
+@pytest.mark.parametrize("order", ["sequential", "random"])
+def test_windows_are_those_of_a_loader_each_once(local_ray: Any, store: stepwell.Store, order: str, tasks: int) -> None:
     from stepwell.ray import read
 
     fields = {"number": [-1, 0], "state": "state"}
-    rows = read(store, "window", fields=fields, order="random", seed=3, batch_size=16, drop_last=False)
+    rows = read(store, "window", fields=fields, order=order, seed=3, batch_size=7, override_num_blocks=tasks)
     found = sorted(tuple(row["number"].tolist()) for row in rows.iter_rows())
     wanted = []
     for batch in stepwell.Loader(store, fields, batch_size=16, order="sequential"):
         wanted += [tuple(row) for row in batch["number"].tolist()]
-    assert set(found) == set(wanted)
-    assert len(found) >= len(wanted)
+    assert found == sorted(wanted)
+
+
+@pytest.mark.parametrize("unit", ["episode", "step", "window"])
+def test_no_episodes_are_no_rows(local_ray: Any, store: stepwell.Store, unit: Any) -> None:
+    from stepwell.ray import read
+
+    assert read(store, unit, episodes=[]).count() == 0
+
+
+def test_a_data_set_without_rows_is_a_store_without_episodes(
+    local_ray: Any, store: stepwell.Store, tmp_path: Path
+) -> None:
+    from stepwell.ray import WellDatasink, read
+
+    read(store, "episode", episodes=[]).write_datasink(WellDatasink(tmp_path / "nothing.well", store.schema))
+    with stepwell.open(tmp_path / "nothing.well", mode="r") as found:
+        assert len(found) == 0 and found.schema == store.schema
 
 
 def test_what_cannot_be_is_refused(local_ray: Any, store: stepwell.Store) -> None:

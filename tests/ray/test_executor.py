@@ -141,3 +141,26 @@ def test_numbers_that_cannot_be_are_refused(local_ray: Any) -> None:
     for options in ({"num_workers": 0}, {"num_workers": 1, "max_retries": -1}):
         with pytest.raises(StepwellError, match="allowed"):
             RayExecutor(**options)
+
+
+def test_workers_that_cannot_be_had_are_an_error(
+    local_ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stepwell.ray import RayExecutor, executor
+
+    monkeypatch.setattr(executor, "SEEN_SECONDS", 1.0)
+    starved = RayExecutor(2, resources_per_worker={"CPU": 1, "moons": 1})
+    with pytest.raises(WorkerError, match=r"begun 0 of 2 workers .*moons.* Ask for fewer workers"):
+        stepwell.write_episodes(tmp_path / "ray.well", Numbers((), tmp_path), executor=starved)
+    assert not (tmp_path / "ray.well").exists()
+
+
+def test_a_working_directory_that_was_removed_is_not_needed(
+    tmp_path: Path, executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    made = stepwell.write_episodes(tmp_path / "ray.well", Numbers((), tmp_path), executor=executor)
+    assert len(made) == 40

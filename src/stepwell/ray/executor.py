@@ -82,9 +82,10 @@ class RayExecutor:
             ) from error
         # what is kept by one worker until its place is known would be lost with it
         retries = 0 if hasattr(job, "put") else self._max_retries
-        begin = partial(actor.remote, kept, os.getcwd())  # noqa: PTH109
+        begin = partial(actor.remote, kept, _working_directory())
         workers = [_RayWorker(self._ray, begin, retries) for _ in range(count)]
         try:
+            self._check_are_there(workers)
             if target is not None:
                 self._check_is_seen(Path(target), workers)
         except BaseException:
@@ -96,6 +97,22 @@ class RayExecutor:
     def wait(self, workers: list[Any], seconds: float, /) -> None:
         """Wait until one of these has answered, or died."""
         self._ray.wait([worker.oldest for worker in workers], num_returns=1, timeout=seconds)
+
+    def _check_are_there(self, workers: list[_RayWorker]) -> None:
+        """Raise WorkerError when Ray has not begun all of them in time."""
+        ray, refs = self._ray, [worker.read(os.devnull) for worker in workers]
+        begun, _ = ray.wait(refs, num_returns=len(refs), timeout=SEEN_SECONDS)
+        if len(begun) < len(refs):
+            options = {key: value for key, value in self._options.items() if value}
+            raise WorkerError(
+                f"Ray has begun {len(begun)} of {len(refs)} workers in {SEEN_SECONDS:.0f} s, each of {options}. It has "
+                f"{ray.cluster_resources()}, of which {ray.available_resources()} are free. Ask for fewer workers, "
+                "RayExecutor(num_workers), or for less, resources_per_worker={...}."
+            )
+        try:
+            ray.get(begun)
+        except ray.exceptions.RayError as error:
+            raise WorkerError(f"a worker of Ray could not begin: {error}") from error
 
     def _check_is_seen(self, target: Path, workers: list[_RayWorker]) -> None:
         """Raise StepwellError when a worker does not see what this process writes."""
@@ -114,13 +131,21 @@ class RayExecutor:
             )
 
 
+def _working_directory() -> str | None:
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        # it was removed: relative paths name nothing here, and nothing there
+        return None
+
+
 class _Actor:
     """Does tasks of one job, in a process of Ray."""
 
-    def __init__(self, job: ChunkJob, directory: str) -> None:
+    def __init__(self, job: ChunkJob, directory: str | None) -> None:
         # so that a source's relative paths name what they do for the driver; a node may lack the directory
         with suppress(OSError):
-            os.chdir(directory)
+            os.chdir(directory or os.curdir)
         self._job = job
         self._counters: MutableSequence[int] = [-1, 0, 0, 0]
 

@@ -262,6 +262,9 @@ def WellDatasink(
             return count
 
         def on_write_complete(self, write_result: Any) -> None:
+            if not self._is_begun:
+                # there were no rows, of which Ray tells before it writes any
+                self.on_write_start()
             self._is_begun = False
 
         def on_write_failed(self, error: Exception) -> None:

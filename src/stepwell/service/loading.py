@@ -444,18 +444,18 @@ class RemoteLoader:
         }
         mapped = {key: each for key, each in self.fields.items() if is_mapped(each)}
 
-        def stream(connection: Connection, about: Mapping[str, Any], name: str, *numbers: int) -> _Stream:
+        def stream(connection: Connection, about: Mapping[str, Any], source: int, shard: int) -> _Stream:
             files = _Mapped.open(about, mapped) if mapped and local is not False else None
             if local and mapped and files is None:
                 raise ServiceError(
                     f"the files of the store of {connection.address} are not to be seen from this process, which "
                     "local=True asks for. Leave it out, and batches come over the network."
                 )
-            return _Stream(connection, name, *numbers, hello, connect_timeout, files)
+            return _Stream(connection, names[source], source, shard, hello, connect_timeout, files)
 
         self._streams = [
-            [stream(*each, name, source, shard) for shard, each in enumerate(zip(connections, about, strict=True))]
-            for source, name in enumerate(names)
+            [stream(*each, source, shard) for shard, each in enumerate(zip(connections, about, strict=True))]
+            for source in range(len(names))
         ]
         self._in_flight, self._timeout, self._num_threads = in_flight, timeout, int(threads)
         from stepwell.replay.batch_kernels import importance_weights

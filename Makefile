@@ -30,7 +30,8 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-interop test-interop-ready test-interop-formats test-interop-formats-ready \
-	test-interop-ffcv test-interop-ffcv-ready test-interop-ray test-interop-ray-ready test-lowest check bench docs clean
+	test-interop-ffcv test-interop-ffcv-ready test-interop-ray test-interop-ray-ready \
+	test-interop-reverb test-interop-reverb-ready test-lowest check bench docs clean
 
 help:
 	@echo "make demo    record 30 episodes of PushT, stream windows of them, draw a contact sheet (demo-output/)"
@@ -39,6 +40,7 @@ help:
 	@echo "make test-interop-formats   the same with the real TensorFlow Datasets, Minari and datasets"
 	@echo "make test-interop-ffcv      the same with the real FFCV, where it can be built"
 	@echo "make test-interop-ray       the same inside of Ray"
+	@echo "make test-interop-reverb    Reverb's data sets as TensorFlow's"
 	@echo "make test-lowest   the same in short, with the oldest release of each package that is allowed"
 	@echo "make check   ruff, ruff format, mypy"
 	@echo "make bench   run the benchmarks beside their rivals (benchmarks/results/)"
@@ -76,6 +78,11 @@ test-interop-ray: test-interop-ray-ready
 		-W ignore::DeprecationWarning tests/ray "tests/test_readme.py::test_blocks_of_a_page_run_in_order_and_print_what_they_say[docs/ray.md]"
 
 test-interop-ray-ready: $(INTEROP)/ray/.ready
+
+test-interop-reverb: test-interop-reverb-ready
+	$(INTEROP)/reverb/bin/python -m pytest -n 0 tests/reverb/test_tf_data.py
+
+test-interop-reverb-ready: $(INTEROP)/reverb/.ready
 
 check: $(VENV)/.lint
 	@status=0; \
@@ -151,15 +158,18 @@ $(INTEROP)/%/.ready: tests/interop/lerobot-%.txt tests/interop/lerobot-%-alone.t
 		2>/dev/null || { echo "lerobot cannot decode video here: FFmpeg's libraries are missing."; exit 1; }
 	@touch $@
 
-# an environment that sees ours, with Ray and what it pins in front of it
-$(INTEROP)/ray/.ready: tests/interop/ray.txt $(VENV)/.test
-	@echo "Making an environment for Ray in $(INTEROP)/ray ..."
-	@$(PYTHON) -m venv --clear $(INTEROP)/ray
-	@site=$$($(INTEROP)/ray/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") && \
+# environments that see ours, with what they need, and what that pins, in front of it
+$(INTEROP)/ray/.ready $(INTEROP)/reverb/.ready: $(INTEROP)/%/.ready: tests/interop/%.txt $(VENV)/.test
+	@echo "Making an environment in $(INTEROP)/$* ..."
+	@$(PYTHON) -m venv --clear $(INTEROP)/$*
+	@site=$$($(INTEROP)/$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") && \
 	$(PY) -c "import sysconfig; print(f'import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})')" > $$site/zz_ours.pth
-	@$(INTEROP)/ray/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts -r $<
-	@$(INTEROP)/ray/bin/python -c "import ray.data, ray.train, ray.rllib"
+	@$(INTEROP)/$*/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts -r $<
+	@$(INTEROP)/$*/bin/python -c "import $(IMPORTS_$*)"
 	@touch $@
+
+IMPORTS_ray = ray.data, ray.train, ray.rllib
+IMPORTS_reverb = tensorflow, stepwell.reverb
 
 # TensorFlow and the others of the field are asked from outside: nothing of ours is in there
 $(INTEROP)/formats/.ready: tests/interop/formats.txt $(VENV)/.test

@@ -10,12 +10,15 @@ it.
 Of learners that map the files, one is compared with a `ReplayLoader` in the process of the table, by wall time, and by
 processor time of learner and server together. It has 8 batches in flight, of which 4 small ones are drawn at a time.
 
-Stacks are of 4 grey screens of 84 x 84, 7.2 MB a batch. Reverb's figure is the best that was measured with such items:
-`TrajectoryDataset.batch(256)`, 4 workers, two cores of another machine.
+Stacks are of 4 grey screens of 84 x 84, 7.2 MB a batch.
+
+Reverb's own server, actors and learners (reverb_child.py) do the same in an interpreter that ``STEPWELL_REVERB_PYTHON``
+names; without it their rows are skipped.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,8 +36,9 @@ NAME = "replay_service"
 NUM_ACTORS, NUM_LEARNERS = 4, 2
 OURS, MAPPED = "stepwell over gRPC", "stepwell on one host"
 RAW, NEAR = "raw TCP prototype", "ReplayLoader in the process of the table"
-REVERB, REVERB_RATE = "Reverb 0.14, measured before", 31_300.0
-KINDS: Mapping[str, dict[str, Any]] = {OURS: {"local": False}, MAPPED: {"local": True}, RAW: {}}
+REVERB, PYTHON = "Reverb 0.14", "STEPWELL_REVERB_PYTHON"
+# what learners are told, beside the address
+KINDS: Mapping[str, dict[str, Any]] = {OURS: {"local": False}, MAPPED: {"local": True}, RAW: {}, REVERB: {}}
 FILLED = {"transitions": 100_000, "stacks": 20_000}
 P99_MS, IN_FLIGHT, SETTLE_SECONDS = 3.0, 8, 0.05
 INSERT, DRAW = "4 actors insert 64 steps a message", "2 learners draw 256 by priority and update"
@@ -62,20 +66,33 @@ def run(settings: Settings) -> Iterator[Row]:
 class _Crew:
     """The processes of one contender."""
 
-    def __init__(self, stack: ExitStack, pool: ThreadPoolExecutor) -> None:
-        self._stack, self._pool = stack, pool
+    def __init__(self, stack: ExitStack, pool: ThreadPoolExecutor, name: str) -> None:
+        self._stack, self._pool, self._name = stack, pool, name
+        self.kind = {RAW: "raw", REVERB: "reverb"}.get(name, "stepwell")
         self.server: Asked | None = None
         self.actors: list[Asked] = []
         self.learners: list[Asked] = []
 
     def hire(self, role: str) -> Asked:
         """Start a process."""
+        if self._name == REVERB:
+            variables = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
+            return self._stack.enter_context(
+                asked(os.environ[PYTHON], "reverb_child.py", role, variables=variables, is_quiet=True)
+            )
         return self._stack.enter_context(asked(sys.executable, "service_child.py", role, variables={}))
 
-    def serve(self, kind: str, what: str, settings: Settings) -> str:
+    def serve(self, what: str, settings: Settings) -> str:
         """Start a server; returns its address."""
-        self.server = self.hire(f"the server of {kind}")
-        return str(self.server.ask("serve", kind=kind, what=what, filled=settings.sized(FILLED[what], 2000))["address"])
+        self.server = self.hire(f"the server of {self._name}")
+        filled = settings.sized(FILLED[what], 2000)
+        return str(self.server.ask("serve", kind=self.kind, what=what, filled=filled)["address"])
+
+    def learn(self, number: int, address: str, what: str) -> None:
+        """Hire learners."""
+        self.learners = [self.hire("a learner") for _ in range(number)]
+        for learner in self.learners:
+            learner.ask("learn", kind=self.kind, address=address, what=what, **KINDS[self._name])
 
     def work(self, seconds: float, num_actors: int, num_learners: int) -> dict[str, Any]:
         """Let some work for a while."""
@@ -102,16 +119,13 @@ def _beside_raw(settings: Settings) -> Iterator[Row]:
     rounds: dict[tuple[str, str], list[dict[str, Any]]] = {}
     with ExitStack() as stack, ThreadPoolExecutor(NUM_ACTORS + NUM_LEARNERS) as pool:
         crews = {}
-        for name, options in KINDS.items():
-            kind = "raw" if name == RAW else "stepwell"
-            crew = crews[name] = _Crew(stack, pool)
-            address = crew.serve(kind, "transitions", settings)
+        for name in _contenders():
+            crew = crews[name] = _Crew(stack, pool, name)
+            address = crew.serve("transitions", settings)
             crew.actors = [crew.hire("an actor") for _ in range(NUM_ACTORS)]
-            crew.learners = [crew.hire("a learner") for _ in range(NUM_LEARNERS)]
             for number, actor in enumerate(crew.actors):
-                actor.ask("act", kind=kind, address=address, number=number)
-            for learner in crew.learners:
-                learner.ask("learn", kind=kind, address=address, what="transitions", **options)
+                actor.ask("act", kind=crew.kind, address=address, number=number)
+            crew.learn(NUM_LEARNERS, address, "transitions")
             crew.work(settings.block_seconds, NUM_ACTORS, NUM_LEARNERS)
         for turn in range(settings.rounds):
             first = turn % len(crews)
@@ -125,10 +139,10 @@ def _beside_raw(settings: Settings) -> Iterator[Row]:
     memcpy = memcpy_gb_per_s(settings)
 
     def rates(case: str, of: str) -> Rates:
-        return _rates({name: [each[of] for each in rounds[case, name]] for name in KINDS}, memcpy)
+        return _rates({name: [each[of] for each in rounds[case, name]] for name in crews}, memcpy)
 
     def by_server(case: str) -> Rates:
-        found = {name: [each["units"] / max(each["server"], 1e-9) for each in rounds[case, name]] for name in KINDS}
+        found = {name: [each["units"] / max(each["server"], 1e-9) for each in rounds[case, name]] for name in crews}
         return _rates(found, memcpy)
 
     for name in (OURS, MAPPED):
@@ -139,6 +153,10 @@ def _beside_raw(settings: Settings) -> Iterator[Row]:
                 continue
             shown, target = f"{case}{how}{f', {what}' if case == BOTH else ''}", None if case == BOTH else 0.4
             yield compare(NAME, shown, rates(case, what), ours=name, theirs=RAW, unit=f"{what}/s", target=target)
+            if REVERB in crews:
+                yield compare(NAME, shown, rates(case, what), ours=name, theirs=REVERB, unit=f"{what}/s", target=8.0)
+            else:
+                yield from skipped(NAME, REVERB, shown)
             if case != BOTH:
                 unit = f"{what} a second of the server's processor time"
                 yield compare(NAME, f"{shown}, processor", by_server(case), ours=name, theirs=RAW, unit=unit)
@@ -158,8 +176,8 @@ def _p99(waits: Sequence[float]) -> float:
 def _on_one_host(settings: Settings, what: str) -> Iterator[Row]:
     rounds: dict[str, list[dict[str, Any]]] = {MAPPED: [], NEAR: []}
     with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
-        ours, near = _Crew(stack, pool), _Crew(stack, pool)
-        address = ours.serve("stepwell", what, settings)
+        ours, near = _Crew(stack, pool, MAPPED), _Crew(stack, pool, NEAR)
+        address = ours.serve(what, settings)
         ours.learners, near.learners = [ours.hire("a learner")], [near.hire("a learner")]
         ours.learners[0].ask("learn", kind="stepwell", address=address, what=what)
         near.learners[0].ask("learn", kind="near", address="", what=what, filled=settings.sized(FILLED[what], 2000))
@@ -178,18 +196,26 @@ def _on_one_host(settings: Settings, what: str) -> Iterator[Row]:
 
 
 def _stacks(settings: Settings) -> Iterator[Row]:
-    memcpy = memcpy_gb_per_s(settings)
+    rounds: dict[str, list[float]] = {}
+    with ExitStack() as stack, ThreadPoolExecutor(NUM_LEARNERS) as pool:
+        crews = {name: _Crew(stack, pool, name) for name in _contenders() if name != RAW}
+        for name, crew in crews.items():
+            crew.learn(NUM_LEARNERS, crew.serve("stacks", settings), "stacks")
+            rounds[name] = []
+        for turn in range(settings.rounds):
+            for name, crew in sorted(crews.items(), reverse=bool(turn % 2)):
+                rounds[name].append(crew.work(settings.block_seconds, 0, NUM_LEARNERS)["rows"])
+    found = _rates(rounds, memcpy_gb_per_s(settings))
     for name, how in ((OURS, "over TCP"), (MAPPED, "mapped")):
-        with ExitStack() as stack, ThreadPoolExecutor(NUM_LEARNERS) as pool:
-            crew = _Crew(stack, pool)
-            address = crew.serve("stepwell", "stacks", settings)
-            crew.learners = [crew.hire("a learner") for _ in range(NUM_LEARNERS)]
-            for learner in crew.learners:
-                learner.ask("learn", kind="stepwell", address=address, what="stacks", **KINDS[name])
-            rates = [crew.work(settings.block_seconds, 0, NUM_LEARNERS)["rows"] for _ in range(settings.rounds)]
-        found = _rates({name: rates, REVERB: [REVERB_RATE] * len(rates)}, memcpy)
         case = f"stacks of 4 screens of 84x84 to 2 learners, {how}"
-        yield compare(NAME, case, found, ours=name, theirs=REVERB, unit="stacks/s", target=10.0)
+        if REVERB in crews:
+            yield compare(NAME, case, found, ours=name, theirs=REVERB, unit="stacks/s", target=10.0)
+        else:
+            yield from skipped(NAME, REVERB, case)
+
+
+def _contenders() -> list[str]:
+    return [name for name in KINDS if name != REVERB or PYTHON in os.environ]
 
 
 def _rates(found: Mapping[str, Sequence[float]], memcpy: float) -> Rates:

@@ -170,9 +170,9 @@ def test_what_is_no_item_is_refused_at_once(serve: Serve) -> None:
         with pytest.raises(RuntimeError):
             writer.history  # noqa: B018
         writer.append({"a": np.zeros(2, np.float32), "b": 1})
-        with pytest.raises(ValueError, match="wrong dtype provided for column a"):
+        with pytest.raises(ValueError, match=r"wrong dtype provided for column 0 \(path=\('a',\)\)"):
             writer.append({"a": np.zeros(2, np.float64), "b": 1})
-        with pytest.raises(ValueError, match="incompatible shape provided for column a"):
+        with pytest.raises(ValueError, match=r"incompatible shape provided for column 0 \(path=\('a',\)\)"):
             writer.append({"a": np.zeros(3, np.float32), "b": 1})
         with pytest.raises(TypeError):
             writer.append({"a": np.array(["x", "y"])})

@@ -31,6 +31,8 @@ __all__ = ["Client"]
 MESSAGE_BYTES = 1 << 30
 # samples that one message asks for, at most
 MOST_ASKED = 256
+# that a data set of TensorFlow waits before it looks whether it is still wanted
+POLL_SECONDS = 0.1
 INFO = ("key", "probability", "table_size", "priority", "times_sampled")
 
 
@@ -147,7 +149,7 @@ class Client:
         max_samples_per_stream: int = -1,
         rate_limiter_timeout_ms: int | None = None,
         max_samples: int = -1,
-    ) -> Iterator[tuple[SampleInfo, list[Any]]]:
+    ) -> _Samples:
         """Yield samples: an info, and the columns of the item as a list of arrays.
 
         Args:
@@ -274,7 +276,8 @@ class _Samples:
     ) -> None:
         self._asks: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._call: Any = None
-        self._is_over = False
+        # whether it is because nothing could be drawn in time
+        self._is_over = self._has_waited = False
         if max_in_flight < 1:
             raise ValueError(f"max_in_flight={max_in_flight} samples: at least 1 must be asked for.")
         if max_samples == 0 or max_samples < -1:
@@ -299,6 +302,20 @@ class _Samples:
             self._left -= 1
             return self._found.pop()
 
+    def polled(self) -> Iterator[tuple[SampleInfo, list[Any]] | None]:
+        """Yield the samples, and None where there is none for a while; ends as the iteration does."""
+        seconds, waited = self._timeout, 0.0
+        while True:
+            self._timeout = POLL_SECONDS if seconds is None else min(POLL_SECONDS, seconds - waited)
+            for found in self:
+                waited = 0.0
+                yield found
+            waited += self._timeout
+            if not self._has_waited or (seconds is not None and waited >= seconds):
+                return
+            self._is_over = self._has_waited = False
+            yield None
+
     def _read(self) -> None:
         """Ask for what may be on its way, and take the next message."""
         grpc = import_grpc()
@@ -314,7 +331,7 @@ class _Samples:
         except grpc.RpcError as error:
             raise self._connection.error(error) from error
         if message.kind is Kind.WAIT:
-            self._is_over = True
+            self._is_over = self._has_waited = True
         elif message.kind is Kind.BATCH:
             found = _samples_of(message)
             self._asked -= len(found)

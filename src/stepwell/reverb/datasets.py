@@ -6,6 +6,8 @@
                    --> TimestepDataset     one ReplaySample a step
                    --> ReplayDataset       the older name: steps, or sequences of a given length
                          .batch(32).map(f).take(10) --> for sample in ...: numpy; .as_torch(), .as_jax()
+
+Where TensorFlow has been imported before, they are ``tf.data.Dataset``, too: see `stepwell.reverb.tf_data`.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from stepwell.reverb import tf_data
 from stepwell.reverb.client import Client
 from stepwell.reverb.replay_sample import ReplaySample, SampleInfo
-from stepwell.reverb.specs import TensorSpec, as_spec, import_tree
+from stepwell.reverb.specs import TensorSpec, as_spec, import_tree, leaf_array, sizes_of, specs_of
 from stepwell.reverb.structured_writer import Config, Patterns, infer_signature
 
 __all__ = ["Dataset", "PatternDataset", "ReplayDataset", "TimestepDataset", "TrajectoryDataset"]
@@ -29,20 +32,31 @@ class Dataset:
     """Elements, nests of arrays, from a function that begins to yield them anew.
 
     Args:
-        begin: returns an iterator.
+        begin: returns an iterator; given True, one that yields None where nothing came for a while.
         element_spec: a nest of `TensorSpec`, where it is known.
     """
 
-    def __init__(self, begin: Callable[[], Iterator[Any]], element_spec: Any = None) -> None:
-        self._begin = begin
-        self.element_spec = element_spec
+    _is_of_tensorflow = False
+
+    def __init__(self, begin: Callable[[bool], Iterator[Any]], element_spec: Any = None) -> None:
+        self._begin, self._spec = begin, element_spec
+
+    @property
+    def element_spec(self) -> Any:
+        """A nest of `TensorSpec`, where it is known; of TensorFlow's where this is a data set of it."""
+        return self._spec
 
     def __iter__(self) -> Iterator[Any]:
-        return self._begin()
+        return self._begin(False)
 
     def as_numpy_iterator(self) -> Iterator[Any]:
         """Return an iterator over the elements, whose leaves are arrays of numpy."""
-        return iter(self)
+        return self._begin(False)
+
+    def _derived(self, begin: Callable[[bool], Iterator[Any]], element_spec: Any) -> Dataset:
+        """Return other elements of a known spec: a data set of TensorFlow where this is one."""
+        made: Dataset = (tf_data.tf_class(Dataset) if self._is_of_tensorflow else Dataset)(begin, element_spec)
+        return made
 
     def map(self, function: Callable[..., Any], *_: Any, **__: Any) -> Dataset:
         """Return the elements, each as a function gives it; ``num_parallel_calls`` and others are taken and not used.
@@ -54,37 +68,60 @@ class Dataset:
             is_plain = isinstance(element, tuple) and not hasattr(element, "_fields")
             return function(*element) if is_plain else function(element)
 
-        return Dataset(lambda: (apply(element) for element in self))
+        return Dataset(lambda _: (apply(element) for element in self))
 
     def filter(self, predicate: Callable[[Any], Any]) -> Dataset:
         """Return the elements of which a function says so."""
-        return Dataset(lambda: (element for element in self if bool(predicate(element))), self.element_spec)
+        return Dataset(lambda _: (element for element in self if bool(predicate(element))), self._spec)
 
     def take(self, count: int) -> Dataset:
         """Return the first elements; -1: all."""
-        return Dataset(lambda: iter(self) if count < 0 else islice(iter(self), count), self.element_spec)
+
+        def first(is_polled: bool) -> Iterator[Any]:
+            left, elements = count, self._begin(is_polled)
+            while left and (element := next(elements, elements)) is not elements:
+                left -= element is not None
+                yield element
+
+        return self._derived(first, self._spec)
 
     def skip(self, count: int) -> Dataset:
         """Return the elements behind the first."""
-        return Dataset(lambda: islice(iter(self), count, None), self.element_spec)
+        return Dataset(lambda _: islice(iter(self), count, None), self._spec)
 
     def batch(self, batch_size: int, drop_remainder: bool = False, **_: Any) -> Dataset:
         """Return elements stacked, so many at a time."""
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: give at least 1.")
 
-        def batches() -> Iterator[Any]:
-            tree, elements = import_tree(), iter(self)
-            while found := list(islice(elements, batch_size)):
-                if len(found) == batch_size or not drop_remainder:
-                    yield tree.map_structure(lambda *leaves: np.stack(leaves), *found)
+        tree = import_tree()
 
-        return Dataset(batches)
+        def stacked(found: list[Any]) -> Any:
+            return tree.map_structure(lambda *leaves: np.stack([leaf_array(leaf) for leaf in leaves]), *found)
+
+        def batches(is_polled: bool) -> Iterator[Any]:
+            found: list[Any] = []
+            for element in self._begin(is_polled):
+                if element is None:
+                    yield None
+                    continue
+                found.append(element)
+                if len(found) == batch_size:
+                    yield stacked(found)
+                    found = []
+            if found and not drop_remainder:
+                yield stacked(found)
+
+        def spec_of(each: TensorSpec) -> TensorSpec:
+            shape = None if each.shape is None else (batch_size if drop_remainder else None, *each.shape)
+            return TensorSpec(shape, each.dtype, each.name)
+
+        return self._derived(batches, None if self._spec is None else tree.map_structure(spec_of, self._spec))
 
     def unbatch(self) -> Dataset:
         """Return the rows of the elements, one by one."""
 
-        def rows() -> Iterator[Any]:
+        def rows(_: bool) -> Iterator[Any]:
             tree = import_tree()
             for element in self:
                 for row in range(len(tree.flatten(element)[0])):
@@ -94,14 +131,14 @@ class Dataset:
 
     def flat_map(self, function: Callable[[Any], Iterable[Any]]) -> Dataset:
         """Return the elements of what a function gives for each element."""
-        return Dataset(lambda: (inner for element in self for inner in function(element)))
+        return Dataset(lambda _: (inner for element in self for inner in function(element)))
 
     def interleave(
         self, function: Callable[[Any], Iterable[Any]], cycle_length: int = 1, block_length: int = 1, **_: Any
     ) -> Dataset:
         """Return the elements of what a function gives for each element, of several in turns."""
 
-        def turns() -> Iterator[Any]:
+        def turns(_: bool) -> Iterator[Any]:
             sources = iter(self)
             active = [iter(function(each)) for each in islice(sources, cycle_length)]
             while active:
@@ -125,13 +162,13 @@ class Dataset:
     def repeat(self, count: int | None = None) -> Dataset:
         """Return the elements again and again; None: without end."""
 
-        def again() -> Iterator[Any]:
+        def again(_: bool) -> Iterator[Any]:
             number = 0
             while count is None or count < 0 or number < count:
                 yield from self
                 number += 1
 
-        return Dataset(again, self.element_spec)
+        return Dataset(again, self._spec)
 
     def as_torch(self) -> Dataset:
         """Return the elements with tensors of torch, which share the arrays' memory."""
@@ -147,12 +184,20 @@ class Dataset:
         def leaf(value: Any) -> Any:
             # keys are uint64, which frameworks hardly know, and strings are no numbers
             array = np.asarray(value)
-            return value if array.dtype in (object, np.uint64) else convert(array)
+            return value if array.dtype.kind not in "biufc" or array.dtype == np.uint64 else convert(array)
 
-        return Dataset(lambda: (import_tree().map_structure(leaf, element) for element in self))
+        return Dataset(lambda _: (import_tree().map_structure(leaf, element) for element in self._begin(False)))
 
 
-class _Samples(Dataset):
+class _Source(Dataset):
+    """What data sets of samples, and of steps, share: they are TensorFlow's, too, where that has been imported."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        made: Self = super().__new__(tf_data.tf_class(cls))
+        return made
+
+
+class _Samples(_Source):
     """What the data sets of a table share: arguments, and the nest that samples are given as."""
 
     def __init__(  # noqa: PLR0917
@@ -182,7 +227,7 @@ class _Samples(Dataset):
         self._client = server_address if isinstance(server_address, Client) else Client(_text(server_address))
         self._table, self._structure = _text(table), dtypes
         self._specs = [
-            TensorSpec(None if shape is None else tuple(_sizes(shape)), as_spec(_Typed(dtype)).dtype)  # type: ignore[arg-type]
+            TensorSpec(sizes_of(shape), as_spec(_Typed(dtype)).dtype)
             for dtype, shape in zip(tree.flatten(dtypes), tree.flatten_up_to(dtypes, shapes), strict=True)
         ]
         self._drawing = {
@@ -229,7 +274,7 @@ class _Samples(Dataset):
             client,
             table,
             tree.map_structure(lambda spec: spec.dtype, signature),
-            tree.map_structure(lambda spec: _Shape(spec.shape), signature),
+            tree.map_structure(lambda spec: None if spec.shape is None else _Shape(spec.shape), signature),
             max_in_flight_samples_per_worker,
             num_workers_per_iterator,
             max_samples_per_stream,
@@ -237,23 +282,65 @@ class _Samples(Dataset):
             max_samples,
         )
 
-    def _elements(self) -> Iterator[ReplaySample]:
+    def _elements(self, is_polled: bool) -> Iterator[ReplaySample | None]:
+        for found in self._samples(is_polled):
+            if found is None:
+                yield None
+            else:
+                yield from self._rows(*found)
+
+    def _rows(self, info: SampleInfo, columns: list[Any]) -> Iterator[ReplaySample]:
+        """Yield the elements of an item."""
         raise NotImplementedError
 
-    def _samples(self) -> Iterator[tuple[SampleInfo, list[Any]]]:
+    # whether dtypes and shapes are those of a step, so that a signature of items may have a dimension before them
+    _is_of_steps = False
+
+    def _samples(self, is_polled: bool) -> Iterator[tuple[SampleInfo, list[Any]] | None]:
+        self._check_signature()
         types = SampleInfo.tf_dtypes()
-        for info, columns in self._client.samples(self._table, **self._drawing):
+        samples = self._client.samples(self._table, **self._drawing)
+        for found in samples.polled() if is_polled else samples:
+            if found is None:
+                yield None
+                continue
+            info, columns = found
             if len(columns) != len(self._specs):
                 raise ValueError(f"an item of {len(columns)} columns where {len(self._specs)} were expected.")
             yield SampleInfo(*(np.dtype(dtype).type(value) for dtype, value in zip(types, info, strict=True))), columns
 
+    def _check_signature(self) -> None:
+        """Raise ValueError where the table has a signature, and that is another."""
+        found = self._client.server_info().get(self._table)
+        if found is None or found.signature is None:
+            # a table that is not there is the draw's error
+            return
+        signature = specs_of(found.signature)
+        if len(signature) != len(self._specs):
+            raise ValueError(
+                f"Inconsistent number of tensors requested from table '{self._table}'.  Requested {len(self._specs)} "
+                f"tensors, but table signature shows {len(signature)} tensors."
+            )
+        for number, (asked, known) in enumerate(zip(self._specs, signature, strict=True)):
+            shapes = [known.shape]
+            if self._is_of_steps and known.shape:
+                shapes.append(known.shape[1:])
+            fits = any(shape is None or asked.admits_shape(shape) for shape in shapes)
+            if asked.dtype != known.dtype or not fits:
+                raise ValueError(
+                    f"Requested incompatible tensor at flattened index {number} from table '{self._table}'.  Requested "
+                    f"(dtype, shape): {asked.text}.  Signature (dtype, shape): {known.text}"
+                )
+
     def _nest(self, info: SampleInfo, values: Sequence[Any]) -> ReplaySample:
-        for spec, value in zip(self._specs, values, strict=True):
+        for number, (spec, value) in enumerate(zip(self._specs, values, strict=True)):
             array = np.asarray(value)
-            if array.dtype != spec.dtype and not isinstance(value, bytes):
-                raise ValueError(f"a column of {array.dtype} where {spec.dtype} was expected.")
-            if spec.shape is not None and not spec.admits(spec.dtype, array.shape):
-                raise ValueError(f"a column of shape {list(array.shape)} where {list(spec.shape)} was expected.")
+            found = TensorSpec(array.shape, np.dtype(object) if isinstance(value, bytes) else array.dtype)
+            if found.dtype != spec.dtype or not spec.admits_shape(array.shape):
+                raise ValueError(
+                    f"Received incompatible tensor at flattened index {number} from table '{self._table}'.  "
+                    f"Specification has (dtype, shape): {spec.text}.  Tensor has (dtype, shape): {found.text}."
+                )
         return ReplaySample(info, import_tree().unflatten_as(self._structure, list(values)))
 
 
@@ -275,9 +362,8 @@ class TrajectoryDataset(_Samples):
         ValueError: arguments that cannot be; by iterating, items that are of other dtypes or shapes.
     """
 
-    def _elements(self) -> Iterator[ReplaySample]:
-        for info, columns in self._samples():
-            yield self._nest(info, columns)
+    def _rows(self, info: SampleInfo, columns: list[Any]) -> Iterator[ReplaySample]:
+        yield self._nest(info, columns)
 
 
 class TimestepDataset(_Samples):
@@ -286,10 +372,11 @@ class TimestepDataset(_Samples):
     The arguments are those of `TrajectoryDataset`; dtypes and shapes are a step's.
     """
 
-    def _elements(self) -> Iterator[ReplaySample]:
-        for info, columns in self._samples():
-            for step in range(len(columns[0])):
-                yield self._nest(info, [column[step] for column in columns])
+    _is_of_steps = True
+
+    def _rows(self, info: SampleInfo, columns: list[Any]) -> Iterator[ReplaySample]:
+        for step in range(len(columns[0])):
+            yield self._nest(info, [column[step] for column in columns])
 
 
 class ReplayDataset(_Samples):
@@ -337,20 +424,20 @@ class ReplayDataset(_Samples):
         if sequence_length is not None and sequence_length < 1:
             raise ValueError(f"sequence_length ({sequence_length}) must be a positive integer or None")
         self._length, self._emits_steps = sequence_length, emit_timesteps
+        self._is_of_steps = emit_timesteps
 
-    def _elements(self) -> Iterator[ReplaySample]:
-        for info, columns in self._samples():
-            if self._length is not None and any(len(column) != self._length for column in columns):
-                raise ValueError(f"an item of {len(columns[0])} steps where sequence_length={self._length}.")
-            if not self._emits_steps:
-                repeated = SampleInfo(*(np.repeat(value, len(columns[0])) for value in info))
-                yield self._nest(repeated, columns)
-                continue
-            for step in range(len(columns[0])):
-                yield self._nest(info, [column[step] for column in columns])
+    def _rows(self, info: SampleInfo, columns: list[Any]) -> Iterator[ReplaySample]:
+        if self._length is not None and any(len(column) != self._length for column in columns):
+            raise ValueError(f"an item of {len(columns[0])} steps where sequence_length={self._length}.")
+        if not self._emits_steps:
+            repeated = SampleInfo(*(np.repeat(value, len(columns[0])) for value in info))
+            yield self._nest(repeated, columns)
+            return
+        for step in range(len(columns[0])):
+            yield self._nest(info, [column[step] for column in columns])
 
 
-class PatternDataset(Dataset):
+class PatternDataset(_Source):
     """The items that configs of a `StructuredWriter` make of a stream of steps, without a server.
 
     Args:
@@ -372,7 +459,7 @@ class PatternDataset(Dataset):
         spec = getattr(input_dataset, "element_spec", None)
         super().__init__(self._items, None if spec is None else infer_signature(configs, spec))
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self, _: bool) -> Iterator[Any]:
         tree = import_tree()
         patterns: Patterns[Any] = Patterns(self._configs, lambda cell: cell)
         for step in self._steps:
@@ -410,11 +497,5 @@ class _Typed:
 
 def _text(value: Any) -> str:
     """Return a text that may be a tensor of TensorFlow."""
-    plain = value.numpy() if hasattr(value, "numpy") else value
+    plain = tf_data.plain_value(value)
     return plain.decode() if isinstance(plain, bytes) else str(plain)
-
-
-def _sizes(shape: Any) -> Iterator[int | None]:
-    for size in getattr(shape, "dims", shape):
-        number = getattr(size, "value", size)
-        yield None if number is None else int(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,22 @@ import numpy.typing as npt
 
 from stepwell.errors import MissingDependencyError
 
-__all__ = ["TensorSpec", "as_array", "as_spec", "import_tree", "like_spec", "specs_of"]
+__all__ = [
+    "TensorSpec",
+    "as_array",
+    "as_spec",
+    "dtype_text",
+    "import_tensorflow",
+    "import_tree",
+    "leaf_array",
+    "shape_text",
+    "sizes_of",
+    "specs_of",
+    "to_tensorflow",
+]
+
+# what TensorFlow calls them, where that is not numpy's name
+DTYPE_NAMES = {"float16": "half", "float32": "float", "float64": "double", "object": "string"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,12 +34,12 @@ class TensorSpec:
     """Shape and dtype of one column of an item; None in the shape: any size.
 
     Args:
-        shape: of the column, with its steps as the first dimension where it has several.
+        shape: of the column, with its steps as the first dimension where it has several; None: any.
         dtype: of numpy; object: strings of bytes.
         name: for messages.
     """
 
-    shape: tuple[int | None, ...]
+    shape: tuple[int | None, ...] | None
     dtype: np.dtype[Any]
     name: str | None = None
 
@@ -40,10 +56,19 @@ class TensorSpec:
 
     def admits(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
         """Return whether an array of this dtype and shape is one of these."""
-        fits = len(shape) == len(self.shape) and all(
-            mine is None or mine == theirs for mine, theirs in zip(self.shape, shape, strict=True)
+        return dtype == self.dtype and self.admits_shape(shape)
+
+    def admits_shape(self, shape: tuple[int | None, ...]) -> bool:
+        """Return whether arrays of a shape may be of this one."""
+        return self.shape is None or (
+            len(shape) == len(self.shape)
+            and all(None in {mine, theirs} or mine == theirs for mine, theirs in zip(self.shape, shape, strict=True))
         )
-        return fits and dtype == self.dtype
+
+    @property
+    def text(self) -> str:
+        """Dtype and shape, as errors of Reverb name them."""
+        return f"({dtype_text(self.dtype)}, {shape_text(self.shape)})"
 
 
 def import_tree() -> Any:
@@ -53,6 +78,22 @@ def import_tree() -> Any:
     except ImportError as error:
         raise MissingDependencyError.of("dm-tree", "reverb") from error
     return tree
+
+
+def import_tensorflow() -> Any:
+    """Return TensorFlow where it has been imported before; else None."""
+    found = sys.modules.get("tensorflow")
+    return found if hasattr(found, "data") else None
+
+
+def dtype_text(dtype: np.dtype[Any]) -> str:
+    """Return what Reverb's errors call a dtype."""
+    return DTYPE_NAMES.get(str(dtype), str(dtype))
+
+
+def shape_text(shape: tuple[int | None, ...] | None) -> str:
+    """Return a shape as Reverb's errors show it."""
+    return "<unknown>" if shape is None else f"[{','.join('?' if size is None else str(size) for size in shape)}]"
 
 
 def as_spec(leaf: Any) -> TensorSpec:
@@ -70,18 +111,25 @@ def as_spec(leaf: Any) -> TensorSpec:
         except TypeError:
             raise ValueError(f"{leaf!r:.100} is no spec: it has no shape and dtype.") from None
         return TensorSpec(array.shape, array.dtype)
+    return TensorSpec(sizes_of(shape), _numpy_dtype(dtype), getattr(leaf, "name", None) or None)
+
+
+def sizes_of(shape: Any) -> tuple[int | None, ...] | None:
+    """Return a shape of any framework; None: not even the number of dimensions is known."""
     sizes = getattr(shape, "dims", shape)
-    numbers = tuple(
-        None if getattr(size, "value", size) is None else int(getattr(size, "value", size)) for size in sizes
-    )
-    return TensorSpec(numbers, _numpy_dtype(dtype), getattr(leaf, "name", None) or None)
+    if sizes is None:
+        return None
+    numbers = [getattr(size, "value", size) for size in sizes]
+    return tuple(None if number is None else int(number) for number in numbers)
 
 
-def like_spec(leaf: Any, spec: TensorSpec) -> Any:
-    """Return a spec as one of the class of a leaf, where that is made of shape, dtype and name as TensorFlow's."""
-    if type(leaf).__name__ != "TensorSpec" or isinstance(leaf, TensorSpec):
+def to_tensorflow(spec: TensorSpec) -> Any:
+    """Return a spec as one of TensorFlow where it has been imported; else as it is."""
+    tensorflow = import_tensorflow()
+    if tensorflow is None:
         return spec
-    return type(leaf)(spec.shape, leaf.dtype, spec.name)
+    dtype = tensorflow.string if spec.dtype == object else spec.dtype
+    return tensorflow.TensorSpec(spec.shape, dtype, spec.name)
 
 
 def specs_of(nest: Any) -> list[TensorSpec]:
@@ -108,6 +156,11 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     if array.dtype.kind not in "biufc":
         raise TypeError(f"{array.dtype} of {value!r:.100} cannot be stored. Allowed: numbers, bools, a str or bytes.")
     return array
+
+
+def leaf_array(leaf: Any) -> npt.NDArray[Any]:
+    """Return a leaf of an element as an array; of bytes one of objects, since numpy's own drop zeros at the end."""
+    return np.asarray(leaf, object if isinstance(leaf, bytes) else None)
 
 
 def _numpy_dtype(dtype: Any) -> np.dtype[Any]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from stepwell.reverb.specs import TensorSpec, as_spec, import_tree, like_spec
+from stepwell.reverb.specs import TensorSpec, as_spec, import_tree, to_tensorflow
 from stepwell.reverb.trajectory_writer import TrajectoryWriter
 
 if TYPE_CHECKING:
@@ -282,7 +282,8 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:
         step_spec: a nest of specs of the steps.
 
     Returns:
-        A nest of specs, of the class of those that were given; None is the number of steps where configs differ in it.
+        A nest of specs, of TensorFlow's where it has been imported; None is the number of steps where configs differ
+        in it.
 
     Raises:
         ValueError: no configs, or ones of different tables, nests, dtypes or shapes.
@@ -296,8 +297,7 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:
     tables = sorted({config.table for config in configs})
     if len(tables) > 1:
         raise ValueError(f"All configs must target the same table but provided configs included {', '.join(tables)}.")
-    flat = tree.flatten(step_spec)
-    specs = [as_spec(leaf) for leaf in flat]
+    specs = [as_spec(leaf) for leaf in tree.flatten(step_spec)]
 
     def merged(path: Any, *nodes: Node) -> Any:
         dtypes = [specs[node.flat_source_index].dtype for node in nodes]
@@ -306,6 +306,8 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:
         shapes: list[tuple[int | None, ...]] = []
         for node in nodes:
             shape = specs[node.flat_source_index].shape
+            if shape is None:
+                raise ValueError(f"a spec of the steps without a known number of dimensions, at {path}.")
             if node.start is not None:
                 shape = (math.ceil(((node.stop or 0) - node.start) / (node.step or 1)), *shape)
             shapes.append(shape)
@@ -313,7 +315,7 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:
             raise ValueError(f"Configs produce trajectories with incompatible shapes at {path}. Got {shapes}.")
         same = all(shape == shapes[0] for shape in shapes)
         shape = shapes[0] if same else (None, *shapes[0][1:])
-        return like_spec(flat[nodes[0].flat_source_index], TensorSpec(shape, dtypes[0], "/".join(map(str, path))))
+        return to_tensorflow(TensorSpec(shape, dtypes[0], "/".join(map(str, path))))
 
     return tree.map_structure_with_path(merged, *(config.pattern for config in configs))
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from stepwell.errors import ServiceError, StepwellError
 from stepwell.reverb.errors import DeadlineExceededError
 from stepwell.reverb.server import pack_strings
-from stepwell.reverb.specs import TensorSpec, as_array, import_tree
+from stepwell.reverb.specs import TensorSpec, as_array, dtype_text, import_tree, shape_text
 from stepwell.service.client import Pauses
 from stepwell.service.messages import PROTOCOL, Kind, pack, unpack
 from stepwell.service.settings import import_grpc
@@ -243,9 +243,10 @@ class TrajectoryWriter:
         """Do what `append` says; return the values as cells, in dm-tree's order."""
         self._check()
         given: list[tuple[str, npt.NDArray[Any] | None]] = []
-        for path, leaf in import_tree().flatten_with_path(data):
+        for number, (path, leaf) in enumerate(import_tree().flatten_with_path(data)):
             name = "/".join(map(str, path))
-            given.append((name, None if leaf is None else self._checked(name, as_array(leaf))))
+            told = f"{number} (path={path})"
+            given.append((name, None if leaf is None else self._checked(name, told, as_array(leaf))))
         shape = _merge(self._shape, data, ())
         values = {name: np.array(value) for name, value in given if value is not None}
         if not self._is_partial:
@@ -265,17 +266,18 @@ class TrajectoryWriter:
             self._shape, self._history = shape, _with_histories(shape, self._columns)
         return [cells.get(name) if value is not None else None for name, value in given]
 
-    def _checked(self, name: str, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _checked(self, name: str, told: str, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         column = self._columns.get(name)
         if column is not None:
             if value.dtype != column.dtype:
                 raise ValueError(
-                    f"Tensor of wrong dtype provided for column {name}. Got {value.dtype} but expected {column.dtype}."
+                    f"Tensor of wrong dtype provided for column {told}. Got {dtype_text(value.dtype)} but expected "
+                    f"{dtype_text(column.dtype)}."
                 )
             if value.shape != column.shape:
                 raise ValueError(
-                    f"Tensor of incompatible shape provided for column {name}. Got {list(value.shape)} which is "
-                    f"incompatible with {list(column.shape)}."
+                    f"Tensor of incompatible shape provided for column {told}. Got {shape_text(value.shape)} which is "
+                    f"incompatible with {shape_text(column.shape)}."
                 )
             if self._is_partial and column.cells and column.cells[-1] is not None:
                 raise ValueError(
@@ -372,8 +374,8 @@ class TrajectoryWriter:
             shape = value.shape if is_squeezed else (len(cells), *value.shape)
             if not spec.admits(value.dtype, shape):
                 raise ValueError(
-                    f"column {path!r} of an item for table {table!r} is {value.dtype}{list(shape)}, and the signature "
-                    f"has {spec.dtype}{list(spec.shape)}" + (f" ({spec.name})." if spec.name else ".")
+                    f"column {path!r} of an item for table {table!r} is {TensorSpec(shape, value.dtype).text}, and the "
+                    f"signature has {spec.text}" + (f" ({spec.name})." if spec.name else ".")
                 )
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:

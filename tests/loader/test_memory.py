@@ -1,4 +1,6 @@
 import gc
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -73,7 +75,45 @@ def test_no_more_than_max_free_blocks_are_kept() -> None:
     pool = ArenaPool(64, max_free=3)
     held = [pool.lease(64) for _ in range(10)]
     del held
+    for _ in range(10):
+        pool.lease(64)
     assert pool.num_free == 3
+
+
+def test_many_batches_that_are_held_are_all_recycled() -> None:
+    pool = ArenaPool(64, max_free=3)
+    held = [pool.lease(64) for _ in range(20)]
+    known = {address(lease) for lease in held}
+    for number in range(100):
+        held[number % 20] = np.empty(0, np.uint8)
+        held[number % 20] = pool.lease(64)
+    assert {address(lease) for lease in held} == known
+
+
+def test_threads_never_share_a_lease() -> None:
+    pool, shared = ArenaPool(64, max_free=3), []
+
+    def use(mark: int) -> None:
+        for _ in range(3000):
+            lease = pool.lease(64)
+            lease[:] = mark
+            other = pool.lease(64)
+            other[:] = mark + 100
+            if not (lease == mark).all():
+                shared.append(mark)
+            del lease, other
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=use, args=(mark,)) for mark in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not shared
 
 
 def test_leases_outlive_their_pool() -> None:

@@ -15,7 +15,7 @@ from numba.core import event
 from numba.core.types.misc import unliteral
 from numba.extending import intrinsic as numba_intrinsic
 
-__all__ = ["KERNELS", "inlined", "inlined_too", "intrinsic", "kernel"]
+__all__ = ["KERNELS", "entry_of", "inlined", "inlined_too", "intrinsic", "kernel"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Arguments = ParamSpec("Arguments")
@@ -37,6 +37,18 @@ def kernel(function: Function) -> Function:
     KERNELS.append(compiled)
     made: Function = compiled
     return made
+
+
+def entry_of(compiled: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
+    """Return the machine code of a kernel for arguments of these types, loaded or compiled as by a call.
+
+    Calling it leaves out numba's look at the types of the arguments, a seventh of what a draw with cold caches costs
+    beside the kernel. They must have these types, layout of arrays included, in each call: nothing else checks it.
+    """
+    types = tuple(map(numba.typeof, arguments))
+    compiled.compile(types)
+    entry: Callable[..., Any] = compiled.overloads[types].entry_point
+    return entry
 
 
 def inlined(function: Function) -> Function:

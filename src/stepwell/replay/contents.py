@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import TableError
+from stepwell.kernels.kernel import entry_of
 from stepwell.kernels.places import EPISODE, PLACE_ROWS, ROW
 from stepwell.replay.batch_kernels import draw_batch
 from stepwell.replay.following import Growth
@@ -135,6 +136,8 @@ class Contents:
         self._members: Any = sampler if self._weights is None else self._weights.members
         # whether `draw_batch` does
         self.draws_in_one = self.grows_in_one and not max_times_sampled
+        # its machine code, of which the types of this table's arguments are always the same
+        self._draw: Callable[..., Any] | None = None
         self._drops_oldest = isinstance(remover, Fifo)
         self._pops = max_times_sampled == 1 and isinstance(sampler, Fifo | Lifo)
 
@@ -338,10 +341,10 @@ class Contents:
         Returns:
             Whether the items came, and whether any were drawn: neither where that takes more than one call.
         """
-        kernel: Any = draw_batch
-        num_first, *grown = kernel(
-            *growth, *self._growing(shape), self._members.num, size, self._draw_key, self.num_draws, *reading
-        )
+        arguments = (*growth, *self._growing(shape), self._members.num, size, self._draw_key, self.num_draws, *reading)
+        if self._draw is None:
+            self._draw = entry_of(draw_batch, arguments)
+        num_first, *grown = self._draw(*arguments)
         if growth is not NO_GROWTH and self._count(*grown) < 0:
             return False, False
         if num_first < 0:

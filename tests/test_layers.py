@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "stepwell"
 # from the bottom up; parts of one row may not import each other
 LAYERS = (
     ("errors",),
-    ("json_text", "lazy", "progress", "sizes"),
+    ("json_text", "lazy", "process", "progress", "sizes"),
     ("schema", "kernels", "files"),
     ("codecs",),
     ("references",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from stepwell.loader.memory import ArenaPool, import_torch, torch_dtype
 from stepwell.loader.pipeline import Inline, Pipeline
 from stepwell.loader.settings import LoaderSettings
 from stepwell.loader.transforms import BatchKey
+from stepwell.process import this
 from stepwell.replay.batch_kernels import DRAWN_BYTES, HALVES, PROBABILITY
 from stepwell.replay.drawing import (
     BetaSchedule,
@@ -215,7 +215,7 @@ class ReplayLoader:
         self._progress = self._drawer.progress
         self._source: Source | None = None
         self._is_closed = False
-        self._pid = os.getpid()
+        self._pid = this.pid
         # of the thread that takes; one that closes in the midst of it, in a signal handler, is the same
         self._turn = threading.RLock()
 
@@ -243,9 +243,9 @@ class ReplayLoader:
 
     def __next__(self) -> Batch:
         """Return the next batch."""
-        if self._pid != os.getpid():
+        if self._pid != this.pid:
             raise LoaderError(
-                f"this loader is of process {self._pid} and was used in process {os.getpid()}, a fork of it. "
+                f"this loader is of process {self._pid} and was used in process {this.pid}, a fork of it. "
                 "Make the loader in the process that takes the batches."
             )
         with self._turn:
@@ -333,7 +333,7 @@ class ReplayLoader:
     def close(self) -> None:
         """End the threads, and what waits in others; batches that were built ahead are dropped. May be called twice."""
         self._is_closed = True
-        if self._pid != os.getpid():
+        if self._pid != this.pid:
             return
         self._drawer.stop()
         if self._source is not None:

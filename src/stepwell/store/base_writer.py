@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from stepwell.errors import DiskFullError, WriterClosedError
+from stepwell.process import this
 from stepwell.schema import Schema
 from stepwell.store.back_pressure import NO_FLAGS, WriterGate
 from stepwell.store.beneath import CLOSED, GO_ON, system_errors
@@ -32,7 +32,7 @@ class BaseWriter:
     def __init__(self, store: Store, *, sync: Sync) -> None:
         self._store = store
         self._sync: Sync = sync
-        self._pid = os.getpid()
+        self._pid = this.pid
         self._is_closed = False
         self._presence = Presence(str(store.path))
         self._clock: RingClock | None = None
@@ -59,7 +59,7 @@ class BaseWriter:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._pid != os.getpid():
+        if self._pid != this.pid:
             return
         self._presence.end()
         if self._gate is not None:
@@ -130,9 +130,9 @@ class BaseWriter:
             raise error
 
     def _check_usable(self) -> None:
-        if self._pid != os.getpid():
+        if self._pid != this.pid:
             raise WriterClosedError(
-                f"this writer belongs to process {self._pid}, this is {os.getpid()}. "
+                f"this writer belongs to process {self._pid}, this is {this.pid}. "
                 "Make a writer of its own in each process."
             )
         if self._is_closed:

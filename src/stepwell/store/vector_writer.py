@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import StepError
+from stepwell.process import this
 from stepwell.schema import Schema, flatten, infer_schema
 from stepwell.sizes import counted
 from stepwell.store.base_writer import BaseWriter
@@ -154,7 +154,7 @@ class VectorWriter(BaseWriter):
         if step is None:
             step = features
         segment = self._segment
-        if segment is None or self._pid != os.getpid():
+        if segment is None or self._pid != this.pid:
             step, terminated, truncated, final, mask = self._host.take((step, terminated, truncated, final, mask))
             begun = self._begin(step)
             if begun is None:
@@ -234,7 +234,7 @@ class VectorWriter(BaseWriter):
         count = len(next(iter(given.values()), ()))
         if not count:
             return np.empty((0, self._num_envs), np.int64) if out is None else out
-        if self._segment is None or self._pid != os.getpid():
+        if self._segment is None or self._pid != this.pid:
             self._begin({name: values[0] for name, values in given.items()})
         columns, finals, flags = self._batch(given, final, {"terminated": terminated, "truncated": truncated}, count)
         if out is None:
@@ -422,7 +422,7 @@ class VectorWriter(BaseWriter):
     def __del__(self) -> None:
         # an abandoned writer leaves what a killed one does, and is recovered the same way
         segment = getattr(self, "_segment", None)
-        if segment is not None and self._pid == os.getpid():
+        if segment is not None and self._pid == this.pid:
             for each in (self._take_next(), *self._open_segments()):
                 if each is not None:
                     each.close().close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepwell.errors import StepError
+from stepwell.process import this
 from stepwell.schema import Schema, flatten, infer_columns, infer_schema
 from stepwell.sizes import counted
 from stepwell.store.base_writer import BaseWriter
@@ -125,7 +125,7 @@ class Writer(BaseWriter):
         if step is None:
             step = features
         segment = self._segment
-        if segment is None or self._pid != os.getpid():
+        if segment is None or self._pid != this.pid:
             segment = self._begin(step)
         values = []
         try:
@@ -167,7 +167,7 @@ class Writer(BaseWriter):
         check_mapping(columns)
         segment = self._segment
         plain = self._plain_columns(columns)
-        if segment is not None and plain is not None and self._pid == os.getpid():
+        if segment is not None and plain is not None and self._pid == this.pid:
             return self._append_rows(segment, plain, len(plain[0]))
         columns = dict(flatten(columns))
         segment = self._begin_columns(columns)
@@ -350,7 +350,7 @@ class Writer(BaseWriter):
     def __del__(self) -> None:
         # an abandoned writer leaves what a killed one does, and is recovered the same way: nothing to do but let go
         segment = getattr(self, "_segment", None)
-        if segment is not None and self._pid == os.getpid():
+        if segment is not None and self._pid == this.pid:
             segment.finish()
             segment.close().close()
         key = getattr(self, "_key", None)

@@ -329,7 +329,7 @@ def test_a_token_is_asked_for_at_the_socket_too(store):
             about = client.connections[0].call("describe", {"boot": this_boot()}, timeout=60).head
             host = find_local(about["here"])
         call = LocalCall(host, "draw", "other")
-        with pytest.raises(ServiceError, match="no token"):
+        with pytest.raises(ServiceError, match="token that came is not the one"):
             unpacked(call)
         call.cancel()
         call = LocalCall(host._replace(secret="x"), "draw", "secret")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import stepwell
 from stepwell import Array, Table
 from stepwell.cli.main import main
-from stepwell.cli.serving import parse_table
+from stepwell.cli.serving import Look, make_screen, parse_table
 from stepwell.errors import ServiceError, StepwellError, StoreBusyError, TableError
 from stepwell.replay import Pattern, SampleToInsertRatio
 from stepwell.service import TLS, Client, Limits, Server
@@ -40,7 +41,8 @@ def test_a_token_is_asked_for(store):
             assert client.info()["replay"].size == 10
         for token in (None, "wrong", "righ", "Bearer right"):
             with Client(server.address, token=token, timeout=5) as client:
-                with pytest.raises(ServiceError, match=r"UNAUTHENTICATED.*token"):
+                why = r"Give Client\(token=" if token is None else "not the one of this server"
+                with pytest.raises(ServiceError, match=f"UNAUTHENTICATED.*{why}"):
                     client.info()
                 with pytest.raises(ServiceError, match="UNAUTHENTICATED"):
                     client.writer()
@@ -48,12 +50,21 @@ def test_a_token_is_asked_for(store):
                     client.loader()
 
 
+@pytest.mark.parametrize("token", ["", " ", "right\n", "ü", 3])
+def test_a_token_that_guards_nothing_is_refused(store, token):
+    with pytest.raises(ServiceError, match=r"the token .* Allowed: letters"):
+        Server(Table(store), "0.0.0.0:0", token=token)
+    with pytest.raises(ServiceError, match=r"the token .* Allowed: letters"):
+        Client("127.0.0.1:1", token=token)
+
+
 def test_other_machines_are_let_in_only_where_it_is_said(store):
     table = Table(store)
     with pytest.raises(ServiceError, match="every machine"):
         Server(table, "0.0.0.0:0")
-    with pytest.raises(ServiceError, match="every machine"):
-        Server(table, "0.0.0.0:0", metrics="0.0.0.0:0", token="x").stop()
+    for address in ("0.0.0.0:0", "unix:/a"):
+        with pytest.raises(ServiceError, match="this machine only"):
+            Server(table, "0.0.0.0:0", metrics=address, token="x")
     for options in ({"token": "x"}, {"insecure": True}):
         with Server(table, "0.0.0.0:0", **options) as server:
             assert server.port
@@ -113,6 +124,11 @@ def test_addresses_that_are_none(address):
         parse_address(address)
 
 
+def test_a_port_without_a_host_is_no_address(store):
+    with pytest.raises(ServiceError, match="'7070' is no address"):
+        Server(Table(store), "7070")
+
+
 @pytest.mark.parametrize("address", ["host:1", "127.0.0.1:0", "[::1]:70", "unix:/a/b", "my-host.example:7070"])
 def test_addresses(address):
     assert parse_address(address) == address
@@ -133,7 +149,7 @@ def test_what_cannot_be_served(store):
         with pytest.raises(StoreBusyError, match="another server serves"):
             Server(Table(stepwell.open(store.path), "b"))
         other = stepwell.create(":memory:", {"x": Array(1)}, capacity=10)
-        with pytest.raises(ServiceError, match="cannot serve at"):
+        with pytest.raises(ServiceError, match=r"cannot serve at .* port 0 takes any that is free"):
             Server(Table(other), server.address)
         with Server(Table(other)):
             pass
@@ -316,6 +332,8 @@ def test_metrics(store):
     assert found["stepwell_inserts_total", "replay"] == 10
     assert found["stepwell_items", "replay"] == 10
     assert found["stepwell_connected_loaders", None] == 0
+    # a counter: it does not fall when a writer leaves
+    assert found["stepwell_steps_total", None] == 10
 
 
 def test_stats_are_read_while_values_come(store):
@@ -338,9 +356,114 @@ def test_table_specifications():
     assert options["pattern"] == Pattern(3, every=2)
     assert options["limiter"] == SampleToInsertRatio(2.0, 10, 30)
     assert parse_table("b") == ("b", {})
-    for text in ("a:x", "a:x=1", "a:max_size=x", "a:limiter=__import__('os')", "a:limiter=MinSize(x)"):
-        with pytest.raises(StepwellError, match="--table"):
+    for text, allowed in (
+        ("a:x", "sampler=, remover="),
+        ("a:x=1", "sampler=, remover="),
+        ("a:max_size=x", "a whole number"),
+        ("a:limiter=__import__('os')", "MinSize"),
+        ("a:limiter=MinSize(x)", "MinSize"),
+        ("a:limiter=MinSize()", "SampleToInsertRatio"),
+        ("a:limiter=MinSize(1,2,3)", "SampleToInsertRatio"),
+        ("a:limiter=MinSize(0)", "at least 1"),
+    ):
+        with pytest.raises(StepwellError, match=f"--table.*{allowed}"):
             parse_table(text)
+
+
+def printed(before, now, width=80):
+    from rich.console import Console
+
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(make_screen(before, now))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def test_top_shows_rates_and_what_waits(store):
+    limiter = SampleToInsertRatio(2.0, 10, 100.0)
+    with Server(Table(store, "recent", limiter=limiter)) as server, Client(server.address) as client:
+        with client.writer("actor") as writer, client.loader(batch_size=8, in_flight=1) as loader:
+            writer.append(obs=[0, 0, 0], number=0, actor=0)
+            writer.flush()
+            before = Look(0.0, {"one:1": server.stats(), "other:1": {"error": "other:1: UNAVAILABLE: gone"}})
+            for number in range(1, 41):
+                writer.append(obs=[0, 0, 0], number=number, actor=0)
+            writer.flush()
+            next(loader)
+            now = Look(2.0, {"one:1": server.stats(), "other:1": {"error": "other:1: UNAVAILABLE: gone"}})
+    lines = printed(before, now)
+    assert lines[0].startswith("one:1  ")
+    (table,) = (line for line in lines if line.startswith("  recent"))
+    # the newest step is none yet, as its next observation is not known; 40 items in these 2 seconds
+    assert table.split()[:5] == ["recent", "40", "of", "1,000,000", "20"]
+    assert "SampleToInsertRati" in table
+    (actor,) = (line for line in lines if line.startswith("  actor"))
+    assert actor.split() == ["actor", "41", "20", "0", "connected"]
+    assert lines[-3:] == ["other:1  away", "  UNAVAILABLE: gone", ""]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_top_cuts_no_number(store, width):
+    with Server(Table(store, limiter=SampleToInsertRatio(2.0, 1000, 100_000.0))) as server:
+        stats = server.stats()
+    for number in range(30):
+        stats["writers"].append({
+            "name": f"actor-{number}", "steps": 12_345_678, "episodes": 123_456, "is_connected": number != 3,
+            "held_seconds": 75.0 if number == 29 else 0.0,
+        })  # fmt: skip
+    lines = printed(Look(0.0, {"a:1": stats}), Look(1.0, {"a:1": stats}), width)
+    assert "…" not in "".join(lines)
+    assert any("1,000,000" in line for line in lines)
+    rows = [line for line in lines if "12,345,678" in line]
+    # 20 of them: those that wait first, those that are away last
+    assert len(rows) == 20
+    assert "actor-29" in rows[0] and "held" in rows[0]
+    assert any("and 10 more" in line for line in lines)
+    assert not any("actor-3 " in line for line in rows)
+
+
+@pytest.mark.parametrize("kind", ["writer", "loader"])
+def test_a_server_that_stops_prints_nothing_of_its_streams(tmp_path, kind):
+    path = tmp_path / "run.well"
+    stepwell.create(path, {"x": Array(2)}, capacity=1000)
+    command = [sys.executable, "-m", "stepwell", "serve", str(path), "--address", "127.0.0.1:0"]
+    served = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        address = served.stdout.readline().split()[0]
+        with Client(address, local=False, timeout=1) as client:
+            writer = client.writer(timeout=1)
+            for t in range(3):
+                writer.append(x=[t, 0])
+            writer.flush()
+            loader = client.loader(batch_size=4, timeout=20)
+            next(loader)
+            if kind == "writer":
+                loader.close()
+            else:
+                writer.close()
+            served.send_signal(signal.SIGINT)
+            _, printed_lines = served.communicate(timeout=30)
+            loader.close()
+            with suppress(ServiceError):
+                writer.close()
+    finally:
+        served.kill()
+        served.wait()
+    assert served.returncode == 0
+    assert "Traceback" not in printed_lines
+
+
+def test_top_of_servers_that_are_away(served, tmp_path, capsys):
+    server, _ = served
+    away = f"unix:{tmp_path}/none"
+    assert main(["top", away, "--once"]) == 1
+    assert "UNAVAILABLE" in capsys.readouterr().err
+    assert main(["top", server.address, away, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert "replay" in found[server.address]["tables"]
+    assert "UNAVAILABLE" in found[away]["error"]
+    assert main(["top", server.address, "--once", "--token-file", str(tmp_path / "none")]) == 1
+    assert "Give a file that holds the token" in capsys.readouterr().err
 
 
 def test_the_command_serves_until_it_is_told_to_stop(tmp_path, capsys):
@@ -369,7 +492,7 @@ def test_the_command_serves_until_it_is_told_to_stop(tmp_path, capsys):
                 next(loader)
                 assert main(["top", address, "--token-file", str(token), "--once"]) == 0
                 text = capsys.readouterr().out
-                for word in ("replay", "recent", "actor-1", "20", "connected", "drawing"):
+                for word in ("replay", "recent", "actor-1", "20", "connected", "local"):
                     assert word in text
                 assert main(["top", address, "--token-file", str(token), "--json"]) == 0
                 assert json.loads(capsys.readouterr().out)[address]["tables"]["recent"]["size"] == 5

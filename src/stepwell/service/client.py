@@ -25,7 +25,7 @@ from stepwell.replay.table_info import Rates, TableInfo
 from stepwell.schema import Schema
 from stepwell.service.local import LocalCall, LocalServer
 from stepwell.service.messages import Kind, Message, pack, unpack
-from stepwell.service.settings import SERVICE, TLS, import_grpc, parse_address
+from stepwell.service.settings import SERVICE, TLS, check_token, import_grpc, parse_address
 
 if TYPE_CHECKING:
     from stepwell.service.loading import RemoteLoader
@@ -67,7 +67,8 @@ class Connection:
 
     def __init__(self, address: str, token: str | None, tls: TLS | None, message_bytes: int) -> None:
         self.address = parse_address(address)
-        self._token, self._tls, self._message_bytes = token, tls, message_bytes
+        self._token = None if token is None else check_token(token)
+        self._tls, self._message_bytes = tls, message_bytes
         self._pid = -1
         self._channel: Any = None
         self._lock = threading.Lock()
@@ -130,8 +131,10 @@ class Connection:
 
     def error(self, error: Any) -> ServiceError:
         """Return what became of a call as one of our errors; raise it where trying again does not help."""
-        status = error.code().name
-        found = ServiceError(f"{self.address}: {status}: {error.details()}")
+        status, hint = error.code().name, ""
+        if status == "UNAVAILABLE":
+            hint = ". Is a server running there, and TLS on both sides or on none?"
+        found = ServiceError(f"{self.address}: {status}: {error.details()}{hint}")
         if status not in AWAY:
             raise found from None
         return found
@@ -177,7 +180,9 @@ class Client:
         import_grpc()
         self.addresses = [address] if isinstance(address, str) else list(address)
         if not self.addresses or len(set(self.addresses)) < len(self.addresses):
-            raise ServiceError(f"{address!r:.100}: give one address, or several different ones.")
+            raise ServiceError(
+                f"{address!r:.100} names no server, or one of them twice. Give one address, or several different ones."
+            )
         checked_timeout(timeout)
         self._arguments = {
             "token": token,

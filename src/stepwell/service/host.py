@@ -12,10 +12,20 @@ from typing import Any
 
 from stepwell.errors import ServiceError, StepwellError
 from stepwell.service.messages import Kind, Message, error_message, unpack
-from stepwell.service.settings import SERVICE, TLS, Limits, check_open, import_grpc, parse_address
+from stepwell.service.settings import (
+    SERVICE,
+    TLS,
+    Limits,
+    check_open,
+    check_token,
+    import_grpc,
+    parse_address,
+    refusal,
+)
 
 __all__ = ["Host"]
 
+STOP_SECONDS = 1.0
 LOG = logging.getLogger("stepwell.service")
 
 
@@ -55,7 +65,7 @@ class Host:
         check_open(asked, is_guarded=insecure or token is not None or is_mutual)
         self._grpc = import_grpc()
         self._streams, self._answer = streams, answer
-        self._token = None if token is None else f"Bearer {token}".encode()
+        self._token = None if token is None else f"Bearer {check_token(token)}".encode()
         self._tls, self._limits, self._on_start, self._on_stop = tls, limits, on_start, on_stop
         started: Future[int] = Future()
         self._thread = threading.Thread(target=self._run, args=(asked, started), name="stepwell host", daemon=True)
@@ -124,11 +134,17 @@ class Host:
                 await self._on_start()
             await server.start()
         except RuntimeError as error:
-            raise ServiceError(f"cannot serve at {address}: {error}. Is another server there?") from error
+            raise ServiceError(
+                f"cannot serve at {address}: another process listens there, or it is no address of this machine. Give "
+                "another one; port 0 takes any that is free."
+            ) from error
         started.set_result(port)
         await self._stopping.wait()
         self._on_stop()
         await server.stop(0.2)
+        # what ends with its stream, within 10 ms: grpcio prints a traceback of each that the end of the loop cuts off
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=STOP_SECONDS)
 
     def _guarded(self, serve: Callable[[Any, Any], Coroutine[Any, Any, None]]) -> Any:
         async def handle(_: Any, context: Any) -> None:
@@ -156,4 +172,4 @@ class Host:
             return
         given = dict(context.invocation_metadata() or ()).get("authorization", "")
         if not hmac.compare_digest(given.encode(), self._token):
-            await context.abort(self._grpc.StatusCode.UNAUTHENTICATED, "no token of this server, or another one")
+            await context.abort(self._grpc.StatusCode.UNAUTHENTICATED, refusal(given))

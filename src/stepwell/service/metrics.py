@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stepwell.errors import MissingDependencyError, ServiceError
-from stepwell.service.settings import check_open, parse_address
+from stepwell.service.settings import UNIX, is_loopback, parse_address
 
 __all__ = ["serve_metrics"]
 
@@ -38,9 +38,7 @@ class _Collector:
                 gauge.add_metric([table], info[key])
             yield gauge
         writers, loaders = stats["writers"], stats["loaders"]
-        yield CounterMetricFamily(
-            "stepwell_steps", "steps of all writers", value=sum(each["steps"] for each in writers)
-        )
+        yield CounterMetricFamily("stepwell_steps", "steps that writers sent to this server", value=stats["steps"])
         for name, what, value in (
             ("connected_writers", "writers that are connected", sum(each["is_connected"] for each in writers)),
             ("held_writers", "writers that a limiter holds", sum(each["held_seconds"] > 0 for each in writers)),
@@ -57,15 +55,18 @@ def serve_metrics(address: str, stats: Callable[[], dict[str, Any]]) -> Callable
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError as error:
         raise MissingDependencyError('metrics need prometheus-client: pip install "stepwell[service]"') from error
-    found = parse_address(address)
-    check_open(found, is_guarded=False)
-    host, _, port = found.rpartition(":")
+    host, _, port = parse_address(address).rpartition(":")
+    if address.startswith(UNIX) or not is_loopback(host):
+        raise ServiceError(
+            f"metrics at {address}: anybody who reaches them may read them, so they are served to this machine only. "
+            "Give 127.0.0.1:PORT, and let a proxy there show them to others."
+        )
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(stats))
     try:
         server, thread = start_http_server(int(port), host.strip("[]"), registry)
     except OSError as error:
-        raise ServiceError(f"cannot serve metrics at {address}: {error}.") from error
+        raise ServiceError(f"cannot serve metrics at {address}: {error.strerror}. Give another port.") from error
 
     def stop() -> None:
         server.shutdown()

@@ -38,7 +38,7 @@ from stepwell.service.local import Door, Line
 from stepwell.service.messages import PROTOCOL, Kind, Message, pack, unpack
 from stepwell.service.metrics import serve_metrics
 from stepwell.service.sessions import DIRECTORY, Session
-from stepwell.service.settings import TLS, Limits, check_name, import_grpc
+from stepwell.service.settings import TLS, Limits, check_name, check_token, import_grpc, refusal
 from stepwell.store.beneath import check_directory
 from stepwell.store.memory import is_in_memory
 from stepwell.store.store import Store
@@ -226,7 +226,7 @@ class _Service:
         checkpoints: str | os.PathLike[str] | None,
     ) -> None:
         self.store, self.tables, self.limits = store, tables, limits
-        self._token = None if token is None else token.encode()
+        self._token = None if token is None else check_token(token).encode()
         self._checkpoints = None if checkpoints is None else Path(checkpoints)
         self._limited = [table for table in tables.values() if table.settings.limiter.max_diff < np.inf]
         # for clients of this host, once the server runs
@@ -242,7 +242,7 @@ class _Service:
         self._loaders: dict[object, dict[str, Any]] = {}
         # latest values: name to version and message
         self._values: dict[str, tuple[int, bytes]] = {}
-        self._began = time.time()
+        self._began, self._num_steps, self._num_loaders = time.monotonic(), 0, 0
 
     # who may come in
 
@@ -253,8 +253,8 @@ class _Service:
 
     async def enter(self, name: str, token: str | None, line: Line) -> None:
         """Serve a stream of a client on this host; see `stepwell.service.local`."""
-        if self._token is not None and not hmac.compare_digest(str(token).encode(), self._token):
-            raise ServiceError("no token of this server, or another one")
+        if self._token is not None and not hmac.compare_digest((token or "").encode(), self._token):
+            raise ServiceError(refusal(token))
         if name != "draw":
             raise ServiceError(f"a stream {name!r:.40}, which protocol {PROTOCOL} does not have here.")
         await self.draw(import_grpc(), line)
@@ -359,11 +359,14 @@ class _Service:
     def _is_applied(self, session: Session, message: Message) -> bool:
         if not all(table.can_insert() for table in self._limited):
             return False
+        before = session.position.steps
         try:
             session.apply(message)
         except RateLimitError:
             # of an item: what was stored is passed over when the message is applied again
             return False
+        finally:
+            self._num_steps += session.position.steps - before
         return True
 
     def _interrupt(self, session: Session) -> None:
@@ -391,7 +394,9 @@ class _Service:
         table = self._table(head.get("table"))
         drawing = Drawing(table, head)
         await context.write(pack(Kind.WELCOME, self._welcome()))
-        about = {"peer": context.peer(), "table": table.name, "drawing": drawing, "waits_since": None}
+        self._num_loaders += 1
+        about = {"id": self._num_loaders, "peer": context.peer(), "table": table.name}
+        about |= {"drawing": drawing, "waits_since": None}
         key = object()
         self._loaders[key] = about
         try:
@@ -526,8 +531,9 @@ class _Service:
         now = time.monotonic()
         held = dict(self._held)
         return {
-            "uptime": time.time() - self._began,
+            "uptime": now - self._began,
             "store": str(self.store.path.name),
+            "steps": self._num_steps,
             "tables": {name: _info(table) for name, table in self.tables.items()},
             "writers": [
                 {
@@ -541,6 +547,7 @@ class _Service:
             ],
             "loaders": [
                 {
+                    "id": about["id"],
                     "peer": about["peer"],
                     "table": about["table"],
                     "batches": about["drawing"].num_batches,

@@ -11,7 +11,17 @@ from typing import Any
 
 from stepwell.errors import MissingDependencyError, ServiceError, StepwellError
 
-__all__ = ["TLS", "Limits", "check_name", "check_open", "import_grpc", "parse_address"]
+__all__ = [
+    "TLS",
+    "Limits",
+    "check_name",
+    "check_open",
+    "check_token",
+    "import_grpc",
+    "is_loopback",
+    "parse_address",
+    "refusal",
+]
 
 SERVICE = "stepwell.Tables"
 UNIX = "unix:"
@@ -69,7 +79,8 @@ class TLS:
     def server_credentials(self) -> Any:
         """Return what a server's port is made with."""
         if self.certificate is None or self.key is None:
-            raise StepwellError("a server needs TLS(certificate=..., key=...).")
+            given = f"certificate={self.certificate!r}, key={self.key!r}"
+            raise StepwellError(f"TLS({given}): a server needs both. Give paths of PEM files.")
         pair = self._read(self.key), self._read(self.certificate)
         authority = None if self.authority is None else self._read(self.authority)
         return import_grpc().ssl_server_credentials([pair], authority, authority is not None)
@@ -84,7 +95,7 @@ class TLS:
         try:
             return Path(path).read_bytes()
         except OSError as error:
-            raise StepwellError(f"TLS: {error}") from error
+            raise StepwellError(f"{path} of TLS cannot be read: {error.strerror}. Give a PEM file.") from error
 
 
 def import_grpc() -> Any:
@@ -106,25 +117,43 @@ def parse_address(address: str, *, default_port: int | None = None) -> str:
         host, colon, port = address.rpartition(":")
         if colon and port.isdigit() and int(port) < 1 << 16 and re.fullmatch(r"[\w.\-]+|\[[0-9a-fA-F:.%\w]+\]", host):
             return address
-        if default_port is not None and re.fullmatch(r"[\w.\-]+", address):
+        # a number alone is a port without a host
+        if default_port is not None and re.fullmatch(r"[\w.\-]+", address) and not address.isdigit():
             return f"{address}:{default_port}"
     raise ServiceError(f'{address!r} is no address. Allowed: "host:port", "[::1]:port" or "unix:/path/of.sock".')
 
 
 def check_open(address: str, *, is_guarded: bool) -> None:
     """Refuse to serve other machines without a token, mutual TLS, or a word that it shall be so."""
-    host = address.rpartition(":")[0].strip("[]")
-    if is_guarded or address.startswith(UNIX) or host == "localhost":
-        return
-    try:
-        is_loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = False
-    if not is_loopback:
+    if not (is_guarded or address.startswith(UNIX) or is_loopback(address.rpartition(":")[0])):
         raise ServiceError(
             f"serving at {address} would let every machine that reaches it write and read. Give a token, TLS with an "
-            "authority, or insecure=True; or serve at 127.0.0.1."
+            "authority, or insecure=True (--token-file, --authority, --insecure); or serve at 127.0.0.1."
         )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address of this host."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_token(token: str) -> str:
+    """Return a token; ServiceError where it guards nothing, or cannot be sent."""
+    # what a header of HTTP/2 may hold
+    if isinstance(token, str) and re.fullmatch(r"[!-~]([ -~]*[!-~])?", token):
+        return token
+    what = "is empty" if not token else f"is a {type(token).__name__}, or has other characters"
+    raise ServiceError(f"the token {what}. Allowed: letters, digits and signs of ASCII, without spaces at its ends.")
+
+
+def refusal(given: object) -> str:
+    """Return why a client without the token of a server is not let in; ``given`` is what it sent."""
+    if not given:
+        return "this server asks for a token, and none came. Give Client(token=...), or --token-file"
+    return "the token that came is not the one of this server"
 
 
 def check_name(name: object, what: str) -> str:

@@ -149,10 +149,13 @@ class _Sender:
             self.stop()
 
     def _not_in_time(self) -> StepwellError:
-        number = sum(1 for _ in self._messages)
-        return ServiceError(
-            f"{self._connection.address} did not acknowledge the last {number} messages in time.{self.why_waiting()}"
-        )
+        address, number = self._connection.address, len(self._messages)
+        if not number:
+            return ServiceError(
+                f"{address} has all steps, and was not told in time that the writer ends: an open episode ends as an "
+                f"interrupted one.{self.why_waiting()}"
+            )
+        return ServiceError(f"{address} did not acknowledge the last {number} messages in time.{self.why_waiting()}")
 
     def stop(self) -> None:
         """End the connection at once."""
@@ -895,7 +898,10 @@ class RemoteVectorWriter(_RemoteBase):
             return np.zeros(self._num_envs, np.bool_)
         array = np.asarray(values)
         if array.shape != (self._num_envs,) or array.dtype != np.bool_:
-            raise StepError(f"{name}: {array.dtype}{list(array.shape)}. Give bool [{self._num_envs}].")
+            raise StepError(
+                f"{name} of dtype {array.dtype} and shape {array.shape}. Give bool [{self._num_envs}], one for each "
+                "environment."
+            )
         return array
 
     def _bind(self, schema: Schema) -> None:

@@ -11,6 +11,8 @@ from stepwell import Array, EncodedRows, Image, Text
 from stepwell.errors import RateLimitError, ServiceError, StepError, TableError, WriterClosedError
 from stepwell.replay import Queue
 from stepwell.service import Client, Limits, Server
+from stepwell.service.messages import PROTOCOL, Kind, pack, unpack
+from stepwell.service.settings import SERVICE, import_grpc
 
 
 @pytest.fixture
@@ -68,6 +70,138 @@ def write_some(writer, seed):
             terminated=bool(rng.random() < 0.5), truncated=bool(rng.random() < 0.3), final=final, task="t"
         )
     writer.append(step())
+
+
+FEATURES = {"x": Array(2, final=True), "t": Text(), "n": Array((), "int64")}
+ROWS = {"x": np.zeros((3, 2), np.float32), "n": np.arange(3), "t": ["a"] * 3}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda writer: writer.append(x=[0, 0], t="a"),
+        lambda writer: writer.append(x=[0, 0], t="a", n=1, z=1),
+        lambda writer: writer.append(x=["a", "b"], t="a", n=1),
+        lambda writer: writer.append(x=[0, 0], t="a", n=1.5),
+        lambda writer: writer.append(x=[0, 0, 0], t="a", n=1),
+        lambda writer: writer.append(x=[0, 0], t=3, n=1),
+        lambda writer: writer.append(x=None, t="a", n=1),
+        lambda writer: writer.append([1, 2]),
+        lambda writer: writer.append(),
+        lambda writer: writer.append_batch({**ROWS, "z": [1] * 3}),
+        lambda writer: writer.append_batch({**ROWS, "x": np.zeros((3, 3), np.float32)}),
+        lambda writer: writer.append_batch({**ROWS, "x": np.zeros((3, 2), np.complex64)}),
+        lambda writer: writer.append_batch({**ROWS, "n": np.arange(2)}),
+        lambda writer: writer.add_episode({"x": ROWS["x"]}),
+        lambda writer: writer.end_episode(),
+        lambda writer: (writer.append_batch(ROWS), writer.end_episode(final={"n": 1})),
+        lambda writer: (writer.append_batch(ROWS), writer.end_episode(final={"x": [1, 2, 3]})),
+        lambda writer: (writer.append_batch(ROWS), writer.end_episode(word=object())),
+    ],
+)
+def test_a_remote_writer_refuses_what_a_writer_does_in_the_same_words(use):
+    store = stepwell.create(":memory:", FEATURES)
+    with Server(stepwell.Table(store)) as server, Client(server.address) as client:
+        with pytest.raises(StepError) as local, store.writer() as writer:
+            use(writer)
+        with pytest.raises(StepError) as remote, client.writer() as writer:
+            use(writer)
+    assert str(remote.value) == str(local.value)
+
+
+VECTOR = {"obs": np.zeros((2, 3), np.float32), "number": np.arange(2), "actor": np.arange(2)}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda writer: writer.append({"obs": VECTOR["obs"]}),
+        lambda writer: writer.append({**VECTOR, "z": [1, 2]}),
+        lambda writer: writer.append({**VECTOR, "obs": np.zeros((2, 4), np.float32)}),
+        lambda writer: writer.append({**VECTOR, "number": np.zeros(2)}),
+        lambda writer: writer.append(VECTOR, mask=[True]),
+        lambda writer: writer.append(VECTOR, mask=[1, 0]),
+        lambda writer: writer.append(VECTOR, terminated=[True] * 3),
+        lambda writer: writer.append(VECTOR, terminated=[True, False], final={"number": [1, 2]}),
+        lambda writer: writer.append(VECTOR, terminated=[True, False], metadata={0: {"word": object()}}),
+        lambda writer: (writer.append(VECTOR), writer.end_episodes(final={"number": [1, 2]})),
+    ],
+)
+def test_a_remote_vector_writer_refuses_what_a_vector_writer_does_in_the_same_words(served, use):
+    store, _, client = served
+    with pytest.raises(StepError) as local, store.vector_writer(2) as writer:
+        use(writer)
+    with pytest.raises(StepError) as remote, client.vector_writer(2) as writer:
+        use(writer)
+    assert str(remote.value) == str(local.value)
+
+
+def test_two_clients_may_not_begin_a_store_with_different_features():
+    store = stepwell.create(":memory:")
+    with Server(stepwell.Table(store)) as server, Client(server.address, timeout=20) as client:
+        with pytest.raises(TableError, match=r"no features yet\. Write a step"), client.loader() as loader:
+            next(loader)
+        first, second = client.writer(timeout=20), client.writer(timeout=20)
+        first.append(x=[0.0, 0.0])
+        first.flush()
+        second.append(x=[0.0, 0.0], reward=1.0)
+        with pytest.raises(StepError, match="'reward' is not in the schema"):
+            second.flush()
+        second.close()
+        first.close()
+        assert client.info()["replay"].counts.inserts == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "count", "ops", "kind", "text"),
+    [
+        ({"t:sizes": None}, 2, [], ServiceError, "without column 't:sizes'"),
+        ({"t:rows": None}, 2, [], ServiceError, "without column 't'"),
+        ({"n": None}, 2, [], StepError, "feature 'n' is missing. The store has: x, t, n"),
+        ({"z": np.zeros(2)}, 2, [], StepError, "feature 'z' is not in the schema"),
+        ({"final:n": np.zeros(2)}, 2, [], StepError, "final values of n.*final=True: x"),
+        ({"x": np.zeros((2, 3), np.float32)}, 2, [], StepError, r"shape \(2, 3\)"),
+        ({"x": np.zeros((2, 2), np.complex64)}, 2, [], StepError, "complex64, the store has float32"),
+        ({"t:sizes": np.array([1, 9])}, 2, [], StepError, "rows from byte"),
+        ({}, 3, [], ServiceError, "2 rows of 'x' in a message of 3 steps"),
+        ({}, 2, [[2, "end", {"final": 0}]], ServiceError, "without column 'final:x'"),
+        ({"final:x": np.zeros((1, 2), np.float32)}, 2, [[2, "end", {"final": 1}]], ServiceError, "1 came"),
+        ({}, 2, [[2, "item", "none", 0, 1, None]], TableError, "no table 'none'. This server has: replay"),
+    ],
+)
+def test_messages_of_steps_say_what_is_wrong(columns, count, ops, kind, text):
+    store = stepwell.create(":memory:", FEATURES)
+    with Server(stepwell.Table(store)) as server:
+        sent = {
+            "x": np.zeros((2, 2), np.float32), "n": np.arange(2), "t:sizes": np.array([1, 1]),
+            "t:rows": np.frombuffer(b"ab", np.uint8), **columns,
+        }  # fmt: skip
+        hello = pack(Kind.HELLO, {"protocol": PROTOCOL, "name": "a", "incarnation": "b"})
+        head = {"first": [0, 0, 0], "count": count, "ops": ops, "ack": True}
+        steps = pack(Kind.STEPS, head, {name: each for name, each in sent.items() if each is not None})
+        with import_grpc().insecure_channel(server.address) as channel:
+            stream = channel.stream_stream(f"/{SERVICE}/write")(iter([hello, steps]), timeout=20)
+            unpack(next(stream), Kind.WELCOME)
+            with pytest.raises(kind, match=text) as error:
+                unpack(next(stream), Kind.ACK)
+            assert type(error.value) is kind
+            stream.cancel()
+
+
+@pytest.mark.parametrize(
+    ("head", "text"),
+    [
+        ({"call": "create_item", "table": "replay"}, "without column 'steps'"),
+        ({"call": "mutate", "table": "replay"}, "without column 'priorities'"),
+    ],
+)
+def test_calls_say_which_column_is_missing(served, head, text):
+    _, server, _ = served
+    with import_grpc().insecure_channel(server.address) as channel:
+        data = pack(Kind.CALL, head, {"keys": np.zeros(1, np.uint64)})
+        answer = channel.unary_unary(f"/{SERVICE}/call")(data, timeout=20)
+    with pytest.raises(ServiceError, match=text):
+        unpack(answer, Kind.ANSWER)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -20,7 +20,7 @@ import re
 import struct
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +61,15 @@ class Kind(enum.IntEnum):
     CALL = 10
     ANSWER = 11
     BYE = 12  # of a writer: its open episode ends, and nothing follows
+
+
+class Columns(dict[str, npt.NDArray[Any]]):
+    """The columns of a message; one that is missing is an error of who sent it."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise ServiceError(
+            f"a message without column {name!r:.100}. Its columns are: {', '.join(self) or 'none'}."[:500]
+        )
 
 
 class Message(NamedTuple):
@@ -126,7 +135,7 @@ def unpack(data: bytes | memoryview, *kinds: Kind) -> Message:
         raise ServiceError(
             f"a message of {len(data)} bytes, of which its head says {start + num_bytes}, and its columns have {total}."
         )
-    columns = {name: np.ndarray(shape, dtype, data, start + offset) for name, dtype, shape, offset in layout}
+    columns = Columns((name, np.ndarray(shape, dtype, data, start + offset)) for name, dtype, shape, offset in layout)
     head = dict(head)
     if kind is Kind.ERROR:
         raise_error(head)

@@ -26,14 +26,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import SegmentGoneError, ServiceError, StepwellError, TableError
+from stepwell.errors import SegmentGoneError, ServiceError, StepError, StepwellError, TableError
 from stepwell.json_text import parse_json
 from stepwell.schema import Schema
 from stepwell.service.messages import Message
 from stepwell.store.layout import OPEN_SUFFIX, SEGMENTS, parse_segment_name
 from stepwell.store.segments import Segment
 from stepwell.store.store import Store
-from stepwell.store.values import EncodedRows
+from stepwell.store.values import EncodedRows, missing_features_error
 from stepwell.store.vector_writer import VectorWriter
 from stepwell.store.writer import Writer
 
@@ -212,7 +212,8 @@ class Session:
 
     def _apply_steps(self, head: dict[str, Any], columns: Mapping[str, Any], first: Position, schema: Schema) -> None:
         (count,) = _ints([head.get("count")], 1)
-        rows = {name: self._rows(name, schema, columns, count) for name in schema} if count else {}
+        _check_names(schema, columns, has_rows=count > 0)
+        rows = {name: self._rows(name, columns, count) for name in schema} if count else {}
         done = self.position.steps - first.steps
         ends, items = first.ends, first.items
         ops = head.get("ops", [])
@@ -251,32 +252,30 @@ class Session:
                 writer.discard_episode()
             else:
                 final = (
-                    None
-                    if row is None
-                    else {name: self._final(name, schema, columns, int(row)) for name in schema.final_names}
+                    None if row is None else {name: self._final(name, columns, int(row)) for name in schema.final_names}
                 )
                 flags = {name: bool(options.get(name)) for name in ("terminated", "truncated")}
                 writer.end_episode(**flags, final=final, **dict(options.get("metadata") or {}))
         self._advance(0, 1, self._ordinal)
 
-    def _rows(self, name: str, schema: Schema, columns: Mapping[str, Any], count: int | None) -> Any:
+    @staticmethod
+    def _rows(name: str, columns: Mapping[str, Any], count: int | None) -> Any:
         if name + ROWS in columns:
             sizes = np.asarray(columns[name + SIZES], np.int64)
             rows = EncodedRows.in_memory(
                 columns[name + ROWS].reshape(-1).view(np.uint8), np.cumsum(sizes) - sizes, sizes
             )
-        elif name in columns:
-            rows = columns[name]
         else:
-            raise StepwellError(f"feature {name!r} is missing. The store has: {', '.join(schema)}.")
+            rows = columns[name]
         if count is not None and len(rows) != count:
             raise ServiceError(f"{len(rows)} rows of {name!r} in a message of {count} steps.")
         return rows
 
-    def _final(self, name: str, schema: Schema, columns: Mapping[str, Any], row: int) -> Any:
-        if FINAL + name in columns:
-            return columns[FINAL + name][row]
-        return self._rows(FINAL + name, schema, columns, None)[row : row + 1]
+    def _final(self, name: str, columns: Mapping[str, Any], row: int) -> Any:
+        rows = self._rows(FINAL + name, columns, None)
+        if not 0 <= row < len(rows):
+            raise ServiceError(f"final row {row} of {name!r}, and {len(rows)} came with the message.")
+        return rows[row : row + 1] if isinstance(rows, EncodedRows) else rows[row]
 
     # steps of many environments
 
@@ -403,6 +402,20 @@ class Session:
                 )
             found.append(int(self._kept[place][1][each - firsts[place]]))
         return np.array(found, np.int64)
+
+
+def _check_names(schema: Schema, columns: Mapping[str, Any], *, has_rows: bool) -> None:
+    """Raise what a writer of this process raises where columns are not those of the schema."""
+    names = dict.fromkeys(each.removesuffix(ROWS).removesuffix(SIZES) for each in columns)
+    steps = {name: None for name in names if not name.startswith(FINAL)}
+    if has_rows and steps.keys() != schema.keys():
+        raise missing_features_error(schema, steps)
+    finals = [name.removeprefix(FINAL) for name in names if name.startswith(FINAL)]
+    if finals and set(finals) != set(schema.final_names):
+        raise StepError(
+            f"final values of {', '.join(finals)}. Give those of all features with final=True: "
+            f"{', '.join(schema.final_names) or 'none here'}."
+        )
 
 
 def _ints(values: Any, number: int) -> list[int]:

@@ -889,8 +889,11 @@ class RemoteVectorWriter(_RemoteBase):
 
     def _accepted_finals(self, final: dict[str, Any]) -> dict[str, Any]:
         if final.keys() != self._final_arrays.keys():
-            names = ", ".join(self._final_arrays) or "none here"
-            raise StepError(f"final has {', '.join(final)}. It needs all features with final=True: {names}.")
+            names = ", ".join(self._final_arrays) or "there are none"
+            raise StepError(
+                f"final values of {', '.join(final) or 'no features'}. Give those of all features with final=True: "
+                f"{names}."
+            )
         return {name: self._accepted(name, values) for name, values in final.items()}
 
     def _flag(self, name: str, values: Any) -> npt.NDArray[np.bool_]:

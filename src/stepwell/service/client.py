@@ -316,7 +316,8 @@ class Client:
             about: what JSON holds: the step of the learner, for instance.
 
         Returns:
-            Its version: grows with each value of this name, also over a restart of the server, which forgets values.
+            Its version: grows with each value of this name, and is another one after a restart of the server, which
+            forgets values.
         """
         columns = {key: _to_numpy(value) for key, value in values.items()}
         return int(self._call("publish", {"name": name, "value": about}, columns).head["version"])
@@ -328,7 +329,7 @@ class Client:
 
         Args:
             name: of the value.
-            newer_than: the version that the caller has.
+            newer_than: the version that the caller has; any other one is newer.
         """
         message = self._call("latest", {"name": name, "newer_than": newer_than})
         if not message.head["version"]:

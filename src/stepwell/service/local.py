@@ -39,7 +39,7 @@ from stepwell.json_text import parse_json
 from stepwell.service.messages import Kind, error_message, pack, unpack
 from stepwell.service.sessions import DIRECTORY
 from stepwell.service.settings import import_grpc
-from stepwell.store.beneath import read_rare_file
+from stepwell.store.beneath import read_rare_file, system_errors
 from stepwell.store.commit import NO_BOOT, boot_id
 
 __all__ = ["Door", "Line", "LocalCall", "LocalServer", "find_local", "this_boot"]
@@ -135,13 +135,18 @@ class Door:
             listener.close()
             return
         path = f"{self._store}/{DIRECTORY}/door"
-        Path(f"{path}.new").unlink(missing_ok=True)
-        descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.write(descriptor, self._text)
-        finally:
-            os.close(descriptor)
-        Path(f"{path}.new").rename(path)
+            with system_errors(self._store, is_writing=True):
+                Path(f"{path}.new").unlink(missing_ok=True)
+                descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                try:
+                    os.write(descriptor, self._text)
+                finally:
+                    os.close(descriptor)
+                Path(f"{path}.new").rename(path)
+        except BaseException:
+            self._server.close()
+            raise
 
     def describe(self, boot: object) -> dict[str, Any] | None:
         """Return what a client of the same boot needs to find the store; None for all others."""

@@ -20,15 +20,23 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from stepwell.errors import RateLimitError, ServiceError, StepwellError, StoreBusyError, StoreNotFoundError, TableError
+from stepwell.errors import (
+    DiskFullError,
+    RateLimitError,
+    ServiceError,
+    StepwellError,
+    StoreBusyError,
+    StoreNotFoundError,
+    TableError,
+)
 from stepwell.files.file_locks import FileLock
 from stepwell.replay.checkpoints import StateSaver
 from stepwell.replay.tables import Table
@@ -39,7 +47,7 @@ from stepwell.service.messages import PROTOCOL, Kind, Message, pack, unpack
 from stepwell.service.metrics import serve_metrics
 from stepwell.service.sessions import DIRECTORY, Session
 from stepwell.service.settings import TLS, Limits, check_name, check_token, import_grpc, refusal
-from stepwell.store.beneath import check_directory
+from stepwell.store.beneath import GO_ON, check_directory, system_errors
 from stepwell.store.memory import is_in_memory
 from stepwell.store.store import Store
 
@@ -47,6 +55,7 @@ __all__ = ["Server", "open_table"]
 
 LOG = logging.getLogger("stepwell.service")
 WAIT_SECONDS = 1.0
+FULL = "make room at the server, and go on with a new client.writer(): what this one has not flushed is lost."
 TAKEN = "another connection of this writer has taken its place."
 CHECKPOINT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
@@ -127,8 +136,6 @@ class Server:
         self.tables = {table.name: table for table in _checked_tables(tables)}
         self.store: Store = next(iter(self.tables.values())).store
         self.limits = limits or Limits()
-        (Path(self.store.path) / DIRECTORY).mkdir(exist_ok=True)
-        check_directory(f"{self.store.path}/{DIRECTORY}")
         self._lock = _lock(self.store)
         try:
             service = self._service = _Service(self.store, self.tables, self.limits, token, checkpoints)
@@ -158,13 +165,15 @@ class Server:
         """Stop: open episodes of clients end as interrupted ones, and the state of the tables is saved."""
         if not self._lock.is_held:
             return
-        if self._stop_metrics is not None:
-            self._stop_metrics()
-        self._host.stop()
-        self._service.close()
-        for saver in self._savers:
-            saver.close()
-        self._lock.release()
+        # each of them, from the last to the first, whatever becomes of the others: a full disk takes no state
+        with ExitStack() as stack:
+            stack.callback(self._lock.release)
+            for saver in self._savers:
+                stack.callback(saver.close)
+            stack.callback(self._service.close)
+            stack.callback(self._host.stop)
+            if self._stop_metrics is not None:
+                stack.callback(self._stop_metrics)
 
     def wait(self) -> None:
         """Wait until the server was stopped, by another thread."""
@@ -280,6 +289,12 @@ class _Service:
 
     async def write(self, grpc: Any, context: Any) -> None:
         """Store what a writer sends."""
+        try:
+            await self._write(grpc, context)
+        except DiskFullError as error:
+            raise DiskFullError(str(error).replace(GO_ON, FULL)) from error
+
+    async def _write(self, grpc: Any, context: Any) -> None:
         head = self._hello(await context.read())
         session, stream = self._attach(head), object()
         self._streams[session.name] = stream
@@ -318,8 +333,7 @@ class _Service:
             return session
         if session is not None:
             # the process that began it is gone, and another one has its name
-            session.close(is_over=False)
-            del self._sessions[name]
+            self._end(session, is_over=False)
         if len(self._sessions) >= self.limits.max_sessions:
             self._forget_one()
         session = Session(self.store, name, incarnation, num_envs, self._create_item, on_disconnect)
@@ -331,8 +345,7 @@ class _Service:
             if name not in self._streams:
                 if (grace := self._graces.pop(name, None)) is not None:
                     grace.cancel()
-                session.close(is_over=True)
-                del self._sessions[name]
+                self._end(session, is_over=True)
                 return
         raise ServiceError(f"{len(self._sessions):,} writers are connected, and this server takes no more.")
 
@@ -371,11 +384,15 @@ class _Service:
 
     def _interrupt(self, session: Session) -> None:
         self._graces.pop(session.name, None)
-        try:
+        with _logged(session):
             session.interrupt()
-        except Exception:
-            LOG.exception("the episode of writer %s could not be ended", session.name)
         self._changes.announce()
+
+    def _end(self, session: Session, *, is_over: bool) -> None:
+        """Forget a session whose client is not there to hear of errors."""
+        del self._sessions[session.name]
+        with _logged(session):
+            session.close(is_over=is_over)
 
     def _leave(self, session: Session) -> None:
         self._sessions.pop(session.name, None)
@@ -479,8 +496,9 @@ class _Service:
                 return pack(Kind.ANSWER, {"version": self._publish(head, columns)})
             case "latest":
                 version, data = self._values.get(check_name(head.get("name"), "a value"), (0, b""))
-                newer = version > int(head.get("newer_than", 0))
-                return data if newer else pack(Kind.ANSWER, {"version": 0})
+                # after a restart the clock may have gone back: whatever is not the client's is newer
+                is_news = version not in (0, int(head.get("newer_than", 0)))
+                return data if is_news else pack(Kind.ANSWER, {"version": 0})
             case unknown:
                 raise ServiceError(f"a call {unknown!r:.100}, which protocol {PROTOCOL} does not have.")
 
@@ -574,9 +592,19 @@ class _Service:
 
     def close(self) -> None:
         """End the sessions; clients that come back to another server of this store go on."""
-        for session in self._sessions.values():
-            with suppress(StepwellError):
-                session.close(is_over=False)
+        for session in list(self._sessions.values()):
+            self._end(session, is_over=False)
+
+
+@contextmanager
+def _logged(session: Session) -> Iterator[None]:
+    """Log what keeps the open episode of a writer from being ended: recovery ends it, as interrupted."""
+    try:
+        yield
+    except StepwellError as error:
+        LOG.warning("the open episode of writer %s could not be ended: %s", session.name, error)
+    except Exception:
+        LOG.exception("the open episode of writer %s could not be ended", session.name)
 
 
 def _info(table: Table) -> dict[str, Any]:
@@ -603,7 +631,12 @@ def _checked_tables(tables: Table | Sequence[Table]) -> list[Table]:
 
 
 def _lock(store: Store) -> FileLock:
-    descriptor = os.open(f"{store.path}/{DIRECTORY}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    directory = Path(store.path) / DIRECTORY
+    # what a server keeps there: its lock, the positions of writers, the state of tables
+    with system_errors(store.path, is_writing=True):
+        directory.mkdir(exist_ok=True)
+        check_directory(directory)
+        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         return FileLock(descriptor, is_waiting=False)
     except BlockingIOError:

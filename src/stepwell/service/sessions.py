@@ -20,6 +20,7 @@ import struct
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from stepwell.errors import SegmentGoneError, ServiceError, StepError, StepwellE
 from stepwell.json_text import parse_json
 from stepwell.schema import Schema
 from stepwell.service.messages import Message
+from stepwell.store.beneath import system_errors
 from stepwell.store.layout import OPEN_SUFFIX, SEGMENTS, parse_segment_name
 from stepwell.store.segments import Segment
 from stepwell.store.store import Store
@@ -61,15 +63,15 @@ class Journal:
     """The file of one session: two records of its position, written in turns, then the names of its segments."""
 
     def __init__(self, store: str, name: str, identity: Mapping[str, Any]) -> None:
-        directory = f"{store}/{DIRECTORY}"
-        Path(directory).mkdir(exist_ok=True)
         self._path = journal_path(store, name)
-        text = b"\0" * HEAD_BYTES + _line(identity)
         temporary = f"{self._path}.new"
-        self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
-        os.write(self._file, text)
-        Path(temporary).rename(self._path)
-        self._map = mmap.mmap(self._file, HEAD_BYTES)
+        with system_errors(store, is_writing=True), ExitStack() as stack:
+            self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            stack.callback(os.close, self._file)
+            _append(self._file, b"\0" * HEAD_BYTES + _line(identity))
+            Path(temporary).rename(self._path)
+            self._map = mmap.mmap(self._file, HEAD_BYTES)
+            self._files = stack.pop_all()
         self._number = 0
 
     def save(self, position: Position, ordinal: int, steps: int, ends: int) -> None:
@@ -81,14 +83,22 @@ class Journal:
 
     def add_segment(self, name: str) -> None:
         """Write down a segment, before any row is in it; from any thread."""
-        os.write(self._file, f"{name}\n".encode())
+        # a line that a full disk cut off is none of this one's
+        with system_errors(self._path, is_writing=True):
+            _append(self._file, f"\n{name}\n".encode())
 
     def close(self, *, is_over: bool) -> None:
         """Let go of the file; remove it where the client does not come back."""
         self._map.close()
-        os.close(self._file)
+        self._files.close()
         if is_over:
             Path(self._path).unlink(missing_ok=True)
+
+
+def _append(file: int, data: bytes) -> None:
+    """Append bytes; OSError where not all of them are written."""
+    while data:
+        data = data[os.write(file, data) :]
 
 
 def journal_path(store: str, name: str) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import mmap
 import os
 import struct
@@ -45,6 +46,7 @@ Int64s = npt.NDArray[np.int64]
 # columns of a message that are not a raw feature's rows; no name of a feature has such a sign
 FINAL, FLAG, SIZES, ROWS = "final:", "flag:", ":sizes", ":rows"
 DIRECTORY = "service"
+LOG = logging.getLogger("stepwell.service")
 SLOT = struct.Struct("<8q")
 HEAD_BYTES = 2 * SLOT.size
 # numbers of steps that items may be made of
@@ -181,10 +183,13 @@ class Session:
         # of the steps that items may be made of: number of the first, and their ids
         self._kept: deque[tuple[int, Int64s]] = deque()
         self._num_kept = 0
+        # number of the first step whose id this server knows, and of the first after an episode was cut, once it comes
+        self._begin: int | None = 0
+        self._is_cut, self._cut = False, 0
         identity = {"name": name, "incarnation": incarnation, "num_envs": num_envs}
         known = read_journal(store, name)
         if known is not None and all(known[0].get(key) == value for key, value in identity.items()):
-            self.position = known[1]
+            self.position, self._begin = known[1], None
         self._journal = Journal(str(store.path), name, identity)
         self._save()
 
@@ -207,6 +212,7 @@ class Session:
         writer, self._writer = self._writer, None
         if writer is None:
             return
+        self._is_cut = True
         if self.on_disconnect == "discard":
             writer.discard_episode() if self.num_envs is None else writer.discard_episodes()
         writer.close()
@@ -388,14 +394,24 @@ class Session:
         self._journal.save(self.position, self._ordinal, *self._in_segment)
 
     def _keep(self, first: int, ids: Int64s) -> None:
+        self._begin = first if self._begin is None else self._begin
+        if self._is_cut:
+            self._is_cut, self._cut = False, first
         self._kept.append((first, ids))
         self._num_kept += len(ids)
         while self._num_kept - len(self._kept[0][1]) >= MAX_KEPT_STEPS:
             self._num_kept -= len(self._kept.popleft()[1])
 
     def _make_item(self, table: str, number: int, length: int, priority: float | None) -> None:
-        ids = self._ids(int(number), int(length))
-        self._create_item(str(table), ids, int(length), None if priority is None else float(priority))
+        number, length = _ints([number, length], 2)
+        last = number + (length - 1) * (self.num_envs or 1)
+        # of what was stored before this server began, or over the end of an episode that no client asked for: as with
+        # items that a killed server had not saved
+        if self._begin is None or number < self._begin or number < self._cut <= last:
+            LOG.info("writer %s: an item of table %s from step %d on is left out", self.name, table, number)
+        else:
+            ids = self._ids(number, length)
+            self._create_item(str(table), ids, length, None if priority is None else float(priority))
         self.position = self.position._replace(items=self.position.items + 1)
         self._save()
 

@@ -50,6 +50,8 @@ BUFFER_BYTES = 1 << 18
 # frames that may wait to be read, beyond which the other side is not read from
 MAX_WAITING = 4
 HELLO_SECONDS = 10.0
+# of the first frame, before which nobody knows who sends it
+HELLO_BYTES = 1 << 14
 # a name in the abstract namespace: no file, and gone with the process
 NAME = "\0stepwell-{}"
 
@@ -172,6 +174,9 @@ class Line(asyncio.Protocol):
         self._buffer = bytearray()
         self._frames: deque[bytes] = deque()
         self._end_of_stream = import_grpc().aio.EOF
+        self._num_waiting = 0
+        # whether its first frame has come, and was the secret
+        self._has_begun = self._is_guest = False
         self._is_over = self._is_paused = False
         self._arrived: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
@@ -191,26 +196,39 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in what came: whole frames, for `read`."""
-        buffer = self._buffer
-        buffer += data
-        at = 0
-        while len(buffer) - at >= LENGTH.size:
+        self._buffer += data
+        self._take_frames()
+
+    def _take_frames(self) -> None:
+        """Take whole frames from the buffer, as long as there is room for them."""
+        buffer, at = self._buffer, 0
+        while self._has_room and len(buffer) - at >= LENGTH.size:
             (length,) = LENGTH.unpack_from(buffer, at)
-            if length > self._door.message_bytes:
+            if length > (self._door.message_bytes if self._is_guest else HELLO_BYTES):
                 # before memory is taken for it
                 self._transport.abort()
                 return
             stop = at + LENGTH.size + length
             if stop > len(buffer):
                 break
-            self._frames.append(bytes(buffer[at + LENGTH.size : stop]))
+            with memoryview(buffer) as view:
+                self._frames.append(bytes(view[at + LENGTH.size : stop]))
+            self._num_waiting += length
+            self._has_begun = True
             at = stop
         if at:
             del buffer[:at]
             self._wake()
-        if len(self._frames) > MAX_WAITING and not self._is_paused:
-            self._is_paused = True
-            self._transport.pause_reading()
+        if self._is_paused is self._has_room and not self._is_over:
+            self._is_paused = not self._has_room
+            (self._transport.pause_reading if self._is_paused else self._transport.resume_reading)()
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether another frame may wait: the first one of a stranger, a large or several small ones of a guest."""
+        if not self._is_guest:
+            return not self._has_begun
+        return not self._frames or (len(self._frames) <= MAX_WAITING and self._num_waiting < BUFFER_BYTES)
 
     def connection_lost(self, error: Exception | None) -> None:
         """End what is served to it: a client closes what it wants no more of."""
@@ -245,10 +263,10 @@ class Line(asyncio.Protocol):
                 return self._end_of_stream
             self._arrived = asyncio.get_running_loop().create_future()
             await self._arrived
-        if self._is_paused and len(self._frames) <= MAX_WAITING:
-            self._is_paused = False
-            self._transport.resume_reading()
-        return self._frames.popleft()
+        data = self._frames.popleft()
+        self._num_waiting -= len(data)
+        self._take_frames()
+        return data
 
     async def write(self, data: bytes) -> None:
         """Send a message; waits while the other side does not read."""
@@ -275,6 +293,8 @@ class Line(asyncio.Protocol):
             head = unpack(data, Kind.CALL).head
             if not hmac.compare_digest(str(head.get("secret")).encode(), self._door.secret.encode()):
                 raise ServiceError("another secret than this server's.")
+            self._is_guest = True
+            self._take_frames()
             token = head.get("token")
             await self._door.serve(str(head.get("stream")), token if isinstance(token, str) else None, self)
         except Exception as error:

@@ -311,6 +311,8 @@ class _Service:
                 await self._apply(session, stream, message)
                 if message.head.get("ack"):
                     await context.write(pack(Kind.ACK, {"position": session.position}))
+                # not kept while the next one comes
+                del data, message
         finally:
             if self._streams.get(session.name) is stream:
                 del self._streams[session.name]

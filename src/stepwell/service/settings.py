@@ -42,8 +42,8 @@ class Limits:
         grace_seconds: how long the open episode of a writer waits for it after its connection was lost.
 
     Notes:
-        Memory of a server, beside its tables: for each stream at most two messages of its own size, and what the
-        system's sockets hold; and the values.
+        Memory of a server, beside its tables: for each stream at most two messages of its own size, two more for the
+        one that is being read, and what the system's sockets hold; and the values.
     """
 
     message_bytes: int = 64 << 20

@@ -26,6 +26,8 @@ from stepwell.service.settings import (
 __all__ = ["Host"]
 
 STOP_SECONDS = 1.0
+# of a stream, which are read before they are asked for
+LOOKAHEAD_BYTES = 4 << 20
 LOG = logging.getLogger("stepwell.service")
 
 
@@ -115,6 +117,9 @@ class Host:
             ("grpc.max_receive_message_length", limits.message_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),
+            # what comes before it is asked for is memory, too: else the window grows to several messages a stream
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
             ("grpc.http2.min_ping_interval_without_data_ms", 1000),

@@ -42,8 +42,9 @@ class Limits:
         grace_seconds: how long the open episode of a writer waits for it after its connection was lost.
 
     Notes:
-        Memory of a server, beside its tables: for each stream at most two messages of its own size, two more for the
-        one that is being read, and what the system's sockets hold; and the values.
+        Memory of a server, beside its tables: for each stream at most two messages of its own size and 4 MiB that are
+        read ahead, two messages more for the one that is being read, three for a call of `Client.publish` while it
+        lasts, what the system's sockets hold; and the values.
     """
 
     message_bytes: int = 64 << 20

@@ -129,11 +129,17 @@ class Disk:
 
     def _entries(self, inode: int) -> dict[str, int]:
         """Return what a directory holds now, wherever it is by now."""
-        found = {}
-        for name in os.listdir(self._held[inode]):  # noqa: PTH208  it has no path that stays
+        directory = self._held[inode]
+        names: list[str] = []
+        # a thread that renames an entry meanwhile would leave neither name of it
+        while True:
+            found = {}
             with suppress(FileNotFoundError):
-                found[name] = self._hold(os.open(name, os.O_RDONLY, dir_fd=self._held[inode]))
-        return found
+                for name in names:
+                    found[name] = self._hold(os.open(name, os.O_RDONLY, dir_fd=directory))
+            known, names = names, sorted(os.listdir(directory))  # noqa: PTH208  it has no path that stays
+            if len(found) == len(names) and names == known:
+                return found
 
     def _content(self, inode: int) -> bytes:
         return Path(f"/proc/self/fd/{self._held[inode]}").read_bytes()

@@ -364,7 +364,8 @@ class Segment:
                 progress = self._progress = CommitRecord.open(f"{directory}/{PROGRESS}")
                 self.carried = progress.carried
                 self.has_lanes = progress.lanes[0] > 0
-                self._check_size(math.prod(progress.lanes) if self.has_lanes else progress.rows)
+                if not self._has_nothing:
+                    self._check_size(math.prod(progress.lanes) if self.has_lanes else progress.rows)
         except FileNotFoundError:
             if not self._is_unwritten():
                 self._become_sealed()
@@ -385,6 +386,9 @@ class Segment:
     def _follow_lanes(self, progress: CommitRecord) -> None:
         """Take in the vector steps that were committed since."""
         (num_lanes, capacity), num_steps, before = progress.lanes, progress.rows, self._lanes
+        if self._has_nothing:
+            # there may be no files that bound how many there are
+            num_lanes = 0
         counts = np.zeros(num_lanes, np.int64) if before is None else before.counts
         carried = np.zeros((num_lanes, 2), np.int64) if before is None else before.carried
         if num_steps:
@@ -403,9 +407,10 @@ class Segment:
 
     def _lane_map(self, name: str, need: int) -> npt.NDArray[Any]:
         """Map a file of a segment with lanes that has at least so many entries: an array of them."""
-        found = self._lane_maps.get(name)
+        found, (dtype, shape) = self._lane_maps.get(name), LANE_FILES[name]
+        if self._has_nothing:
+            return np.empty((0, *shape), dtype)
         if found is None or len(found) < need:
-            dtype, shape = LANE_FILES[name]
             size = np.dtype(dtype).itemsize * math.prod(shape)
             data = self._map_npy(name, need * size)
             found = data[: len(data) // size * size].view(dtype).reshape(-1, *shape)
@@ -416,7 +421,7 @@ class Segment:
     def _has_nothing(self) -> bool:
         """Whether there will be no rows, and files may be missing: a loss of power came before any were promised."""
         progress = self._progress
-        return progress is not None and (progress.is_hidden or progress.is_cut) and self.num_rows == 0
+        return progress is not None and (progress.is_hidden or (progress.is_cut and not progress.rows))
 
     def _is_unwritten(self) -> bool:
         """Whether a loss of power left neither a commit record nor a whole sealed one: nothing of it was promised."""

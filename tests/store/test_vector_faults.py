@@ -21,8 +21,9 @@ import stepwell
 from stepwell import StepwellError, Store
 from stepwell.errors import WriterClosedError
 from stepwell.replay import Table
-from stepwell.store import VectorWriter
+from stepwell.store import VectorWriter, ring, sealing
 from stepwell.store.lane_writer import LaneWriter, NextSegment
+from stepwell.store.sealing import seal_segment
 from tests.store.test_system_errors import EVERY, Faults
 from tests.store.vector_models import SCHEMA, Model, observation, read
 
@@ -340,3 +341,60 @@ def test_a_writer_may_be_let_go_of_by_the_thread_that_made_its_next_segment() ->
     started.set()
     assert thread.take() is None
     assert [type(each) for each in found] == [Made]
+
+
+@pytest.mark.parametrize("lanes", [True, False])
+def test_a_segment_whose_sealed_name_was_lost_is_whole(tmp_path: Path, lanes: bool) -> None:
+    store = make(tmp_path / "a.well")
+    writer: Any = store.vector_writer(1) if lanes else store.writer()
+    values = {"observation": np.zeros((1, 2), np.float32), "action": np.zeros(1, np.int64)}
+    step = values if lanes else {name: rows[0] for name, rows in values.items()}
+    for _ in range(5):
+        writer.append(step)
+    writer.flush()
+    for _ in range(3):
+        writer.append(step)
+    (segment,) = (tmp_path / "a.well" / "segments").glob("*.open")
+    with (segment / "progress").open("rb") as record:
+        writer.close()
+        sealed = segment.with_suffix("")
+        # the record says that it is sealed, and the rename and the removal of the record did not reach the disk
+        sealed.rename(segment)
+        (segment / "progress").write_bytes(record.read())
+    # another inode: what the record says of rows is what was on the disk when it was written
+    shown = stepwell.open(tmp_path / "a.well", mode="r")
+    assert shown.num_steps == 8
+    recovered = stepwell.open(tmp_path / "a.well")
+    assert recovered.num_steps == 8
+    assert recovered.verify(deep=True).is_ok, recovered.verify(deep=True)
+
+
+@pytest.mark.parametrize("lanes", [True, False])
+def test_flush_waits_for_segments_that_are_being_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: bool
+) -> None:
+    store = make(tmp_path / "a.well", sync="none")
+    may_seal, synced, sync = threading.Event(), set(), os.fsync
+
+    def fsync(descriptor: int) -> None:
+        sync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    def seal(*args: Any, **options: Any) -> Any:
+        may_seal.wait(60)
+        return seal_segment(*args, **options)
+
+    monkeypatch.setattr(ring, "LEAST_ROWS", 8)
+    monkeypatch.setattr(sealing, "seal_segment", seal)
+    monkeypatch.setattr(os, "fsync", fsync)
+    writer: Any = store.vector_writer(1) if lanes else store.writer()
+    for _ in range(CAPACITY):
+        observed, action = np.zeros((1, 2), np.float32), np.zeros(1, np.int64)
+        writer.append(observation=observed if lanes else observed[0], action=action if lanes else np.int64(0))
+    threading.Timer(0.2, may_seal.set).start()
+    writer.flush()
+    files = [file for file in (tmp_path / "a.well" / "segments").rglob("*") if file.suffix == ".npy"]
+    assert len({file.parent for file in files}) > 1
+    assert not [file for file in files if file.stat().st_ino not in synced]
+    assert (tmp_path / "a.well" / "segments").stat().st_ino in synced
+    writer.close()

@@ -9,6 +9,7 @@ from stepwell.process import this
 from stepwell.schema import Schema
 from stepwell.store.back_pressure import NO_FLAGS, WriterGate
 from stepwell.store.beneath import CLOSED, GO_ON, system_errors
+from stepwell.store.layout import SEGMENTS
 from stepwell.store.records import Sync
 from stepwell.store.ring import RingClock
 from stepwell.store.sealing import SealQueue
@@ -74,6 +75,15 @@ class BaseWriter:
             self._release()
         self._show()
 
+    def flush(self) -> None:
+        """Wait until all that was appended is on the disk, whatever ``sync`` says; but for episodes in memory."""
+        self._check_usable()
+        self._sync_open()
+        try:
+            self._seals.sync(f"{self._store.path}/{SEGMENTS}")
+        except OSError as error:
+            self._raise_from(error)
+
     @property
     def schema(self) -> Schema | None:
         """The store's features; None until the first step of a store that was created without a schema."""
@@ -99,6 +109,10 @@ class BaseWriter:
 
     def _seal_all(self) -> None:
         """Begin to seal all segments, open episodes as interrupted ones."""
+        raise NotImplementedError
+
+    def _sync_open(self) -> None:
+        """Wait until what was appended to segments that are still open is on the disk."""
         raise NotImplementedError
 
     def _release(self) -> None:

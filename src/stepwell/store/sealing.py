@@ -306,6 +306,14 @@ class SealQueue:
         while self._threads:
             self._threads.pop(0).join()
 
+    def sync(self, directory: str) -> None:
+        """Wait until all are sealed, and on the disk by their names in this directory."""
+        if self._threads:
+            self.wait()
+            self.check()
+            if not self._sync:
+                sync_directory(directory)
+
     def check(self) -> None:
         """Raise what was raised in the background, once."""
         error, self._error = self._error, None
@@ -378,6 +386,9 @@ def _recover(path: str, schema: Schema, recover: Recover, *, has_statistics: boo
     try:
         if not os.path.isdir(path):
             return False
+        if commit.is_sealed and has_listed_files(path):
+            # all of it is on the disk, but for its name: what the record says was synced before may be less
+            return _finish(path, recover)
         rows, episodes = commit.rows, commit.episodes
         if commit.num_unsure > 0:
             warnings.warn(

@@ -375,9 +375,7 @@ class VectorWriter(BaseWriter):
         if len(gone) and ids:
             add_deleted(str(self._store.path), np.unique(np.concatenate(ids)))
 
-    def flush(self) -> None:
-        """Wait until all that was appended is on the disk, whatever ``sync`` says; but for episodes in memory."""
-        self._check_usable()
+    def _sync_open(self) -> None:
         if self._separate is not None:
             self._separate.flush()
         try:

@@ -321,9 +321,7 @@ class Writer(BaseWriter):
             add_deleted(str(self._store.path), np.array(self._pieces, np.int64))
             self._pieces.clear()
 
-    def flush(self) -> None:
-        """Wait until all that was appended is on the disk, whatever ``sync`` says."""
-        self._check_usable()
+    def _sync_open(self) -> None:
         if self._segment is not None:
             with self._left_if_failed(self._segment):
                 self._segment.flush()

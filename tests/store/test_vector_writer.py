@@ -343,3 +343,29 @@ def test_lines_of_metadata_are_those_that_were_given(ends: list[tuple[int, bool]
     for each in (store, copy):
         found = [episode.metadata for episode in each]
         assert (found[:num_ended], {*map(len, found[num_ended:])} <= {0}) == (expected, True)
+
+
+def test_a_step_of_no_environment_leaves_nothing(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "ring.well", SCHEMA, capacity=100)
+    live, nobody = stepwell.open(store.path, mode="r"), np.zeros(2, np.bool_)
+    with store.vector_writer(2) as writer:
+        writer.append(observation=observation(np.arange(2)), action=np.arange(2))
+        files = sorted((store.path / "segments").glob("*.open/*"))
+        before = [(file.stat().st_size, file.read_bytes()) for file in files]
+        for _ in range(3000):
+            ids = writer.append(observation=observation(np.arange(2)), action=np.arange(2), mask=nobody)
+            assert ids.tolist() == [-1, -1]
+        assert [(file.stat().st_size, file.read_bytes()) for file in files] == before
+        writer.append(observation=observation(np.arange(2, 4)), action=np.arange(2, 4))
+        live.refresh()
+    assert [episode["action"].tolist() for episode in store] == [[0, 2], [1, 3]]
+
+
+@pytest.mark.parametrize("capacity", [3, "20 B"])
+def test_a_ring_without_room_for_a_step_of_each_environment_is_refused(tmp_path: Path, capacity: Any) -> None:
+    store = stepwell.create(tmp_path / "ring.well", {"action": Array((), "int64")}, capacity=capacity)
+    with store.vector_writer(4) as writer, pytest.raises(StepError, match="those of 4 environments never"):
+        writer.append(action=np.arange(4))
+    with store.vector_writer(2) as writer:
+        writer.append(action=np.arange(2))
+    assert store.num_steps == 2

@@ -36,7 +36,7 @@ IS_FULL, NEEDS_STEPS = -1, -2
 
 @kernel
 def append_lanes(control: Any, now: Any, kind: Any) -> Any:
-    """Store and commit one vector step.
+    """Store and commit one vector step, if any environment takes part.
 
     Args:
         control: int64, see above; the numbers so far are written.
@@ -53,6 +53,9 @@ def append_lanes(control: Any, now: Any, kind: Any) -> Any:
     num_ends, num_parts = _count(control, kind, has_rows, has_final)
     if num_ends < 0:
         return IS_FULL
+    if num_parts == 0:
+        # a line for it would stay, and cost space: nothing came
+        return 0
     if num_ends and not kind & IS_PREPARED:
         return num_ends
     stamp = _next_stamp(control, now)

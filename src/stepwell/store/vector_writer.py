@@ -884,6 +884,11 @@ def _lane_rows(num_envs: int, writers: int, row_bytes: int, capacity: Capacity, 
     # An eighth of the writer's share of the capacity; at least 1,024, where those are no more than the capacity.
     row_bytes = max(1, row_bytes)
     whole = capacity.amount if capacity.unit == "steps" else capacity.amount // row_bytes
+    if whole < num_envs:
+        raise StepError(
+            f"a ring of {capacity.amount:,} {capacity.unit} has room for {whole} steps, and shows vector steps whole: "
+            f"those of {num_envs} environments never. Give it room for one of each environment, better for thousands."
+        )
     rows = max(whole // (SHARE * writers * num_envs), min(LEAST_ROWS, whole // num_envs))
     rows = min(rows, segment_bytes // (num_envs * row_bytes), (MAX_ROWS - 1) // num_envs)
     return max(rows, LEAST_LANE_ROWS)

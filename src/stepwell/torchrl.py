@@ -91,6 +91,8 @@ class StepwellStorage(Storage):  # type: ignore[misc]
         self._kind: Any = None
         self._element_size: tuple[int, ...] = ()
         self._num = self._next = 0
+        # whether a call of `set` failed, of which the buffer's writer has counted the elements
+        self._has_failed = False
 
     def _begin(self, elements: Any) -> None:
         self._columns, self._element_size = _columns_of(elements), elements.batch_size[1:]
@@ -113,16 +115,27 @@ class StepwellStorage(Storage):  # type: ignore[misc]
         Raises:
             TableError: other positions than those that come next, or what a ring cannot hold: other keys than those of
                 the first elements, and what is no tensor.
+            DiskFullError: no space.
+
+        Notes:
+            TorchRL's writers count elements that were not written, for whatever reason: call the buffer's ``empty()``
+            then, or load its state.
         """
         positions = np.asarray(cursor, np.int64).reshape(-1)
         if not len(positions):
             return
         expected = (self._next + np.arange(len(positions))) % self.max_size
         if not set_cursor or not np.array_equal(positions, expected):
+            if self._has_failed:
+                raise TableError(
+                    f"positions from {positions[0]} on, and {self._next} comes next: elements before these were not "
+                    "written, and the buffer counts them. Call its empty(), or load its state, and go on."
+                )
             raise TableError(
                 f"positions from {positions[0]} on, and {self._next} comes next: a ring is written in order. Use a "
                 "round-robin writer, and add changed elements as new ones."
             )
+        self._has_failed = True
         if not isinstance(data, TensorDictBase) and not is_tensorclass(data):
             raise TableError(
                 f"elements of {type(data).__name__}. A StepwellStorage has TensorDicts and tensor classes."
@@ -136,6 +149,7 @@ class StepwellStorage(Storage):  # type: ignore[misc]
         ids = self._writer.append_batch({each.name: each.rows(batch.get(each.key))[:, None] for each in self._columns})
         if ids.min() < 0:
             raise TableError("a table with back-pressure dropped elements of this storage. Let it wait, or refuse.")
+        self._has_failed = False
         # more than there are slots for: the last ones stay
         kept = slice(-self.max_size, None)
         self._slots.put(positions[kept], ids[kept, 0])
@@ -228,6 +242,7 @@ class StepwellStorage(Storage):  # type: ignore[misc]
 
     def _empty(self) -> None:
         self._num = self._next = 0
+        self._has_failed = False
         self._bump_mutation_revision()
 
     def close(self) -> None:

@@ -323,3 +323,17 @@ def test_a_ring_is_written_in_order() -> None:
     with pytest.raises(IndexError):
         storage.get(1)
     assert storage.get(0)["action"] == 0
+
+
+def test_a_buffer_whose_elements_were_refused_goes_on_when_it_is_emptied() -> None:
+    buffer = TensorDictReplayBuffer(storage=StepwellStorage(10), batch_size=4, collate_fn=as_it_is)
+    buffer.extend(transitions(0, 4))
+    state = buffer.state_dict()
+    for go_on in (buffer.empty, lambda: buffer.load_state_dict(state)):
+        with pytest.raises(TableError, match="Those before it have"):
+            buffer.extend(transitions(4, 3).exclude("action"))
+        with pytest.raises(TableError, match=r"the buffer counts them. Call its empty\(\)"):
+            buffer.extend(transitions(4, 3))
+        go_on()
+        buffer.extend(transitions(20, 3))
+        assert buffer[:]["action"][-3:].tolist() == [20, 21, 22]

@@ -189,11 +189,12 @@ class ReplayBuffer(buffers.ReplayBuffer):  # type: ignore[misc]
                 rows[at] = np.reshape(values if self._keys is None else values[self._keys[number]], rows.shape[1:])
 
     def flush(self) -> None:
-        """Write to the ring what was added: all but the newest transitions, which wait for the next ones.
+        """Write to the ring what was added: all but the newest transitions, which wait for what follows them.
 
-        `add` does so from time to time, every few hundred steps.
+        Where all of them are ``done``, nothing does. `add` does so from time to time, every few hundred steps.
         """
-        self._write(max(self._num_staged - 1, 0))
+        count = self._num_staged
+        self._write(count if count and self._done[count - 1].all() else max(count - 1, 0))
 
     def _write(self, stop: int) -> None:
         """Write the staged vector steps before ``stop``; what follows the last of them is staged, or unknown."""

@@ -339,6 +339,15 @@ def test_priorities_decide_what_is_drawn() -> None:
     assert (buffer.sample(1000).weights == 1).all()
 
 
+def test_the_last_transition_of_an_episode_is_drawn_at_once() -> None:
+    buffer = stepwell.sb3.PrioritizedReplayBuffer(50, BOX, BOX, "cpu", n_steps=3, gamma=0.5)
+    for number, step in enumerate(itertools.islice(steps(BOX, BOX, 1, end=0.0), 4)):
+        buffer.add(*step[:4], np.array([number == 3]), step[5])
+    batch = buffer.sample(200)
+    assert np.unique(batch.observations, axis=0).shape[0] == 4
+    assert set(np.asarray(batch.dones).ravel().tolist()) == {0.0, 1.0}
+
+
 def test_a_learner_takes_prioritized_batches() -> None:
     options = {"replay_buffer_kwargs": {"n_steps": 3, "gamma": 0.99}}
     _, model = learned(DQN, "CartPole-v1", stepwell.sb3.PrioritizedReplayBuffer, 2, **options)

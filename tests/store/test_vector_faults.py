@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -21,7 +22,7 @@ import stepwell
 from stepwell import StepwellError, Store
 from stepwell.errors import WriterClosedError
 from stepwell.replay import Table
-from stepwell.store import VectorWriter, ring, sealing
+from stepwell.store import VectorWriter, lane_writer, ring, sealing, vector_writer
 from stepwell.store.lane_writer import LaneWriter, NextSegment
 from stepwell.store.sealing import seal_segment
 from tests.store.test_system_errors import EVERY, Faults
@@ -398,3 +399,56 @@ def test_flush_waits_for_segments_that_are_being_sealed(
     assert not [file for file in files if file.stat().st_ino not in synced]
     assert (tmp_path / "a.well" / "segments").stat().st_ino in synced
     writer.close()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_comes_after_an_interrupt_in_a_cut_is_stored(monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+    monkeypatch.setattr(vector_writer, "LEAST_ROWS", 8)
+    line, was_interrupted = 0, True
+    while was_interrupted:
+        line += 1
+        store = stepwell.create(":memory:", SCHEMA, capacity=200)
+        writer, count = store.vector_writer(2), 0
+
+        def step(*mask: bool) -> None:
+            nonlocal count
+            numbers = np.arange(count, count + 2)
+            count += 2
+            writer.append(observation=observation(numbers), action=numbers, mask=np.array(mask))  # noqa: B023
+
+        step(True, True)
+        segment = writer._segment
+        while writer._segment is segment and (waits or segment.next_rows[0] < segment.lanes[1] - 1):
+            step(True, not waits)
+        # environment 1 goes on in the next segment, or all do
+        was_interrupted = interrupted_at(line, lambda: step(True, True))
+        first = count
+        for _ in range(4):
+            step(True, True)
+        writer.close()
+        found = sorted(number for piece in store for number in piece["action"].tolist())
+        assert len(np.unique(found)) == len(found)
+        assert found[-8:] == list(range(first, count)), line
+    assert line > 80
+
+
+def interrupted_at(line: int, call: Any) -> bool:
+    """Call something, and interrupt it before so many lines of a vector writer; returns whether it came to that."""
+    files, left, before = (vector_writer.__file__, lane_writer.__file__, sealing.__file__), line, sys.gettrace()
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal left
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace if frame.f_code.co_filename in files else None
+
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False

@@ -14,13 +14,12 @@ __all__ = ["COLUMN_WORDS", "FIRST_COLUMN", "append_lane_steps", "append_lanes"]
 # which environments take part, and which terminate and are truncated. Addresses of files: marks, steps, episodes; of
 # the word that commits; of int64 [lanes] for ids. Numbers so far: vector steps, ended episodes, rows, steps of
 # episodes. How many vector steps there is room for. Of the lines of metadata: where those end that are committed, and
-# the bytes of those of this step. What is in the record of every episode that ends now. The address of the ring's
-# clock, and the last stamp of this segment.
+# the bytes of those of this step. The address of the ring's clock, and the last stamp of this segment.
 (
     LANES, CAPACITY, COLUMNS, NEXT_ROWS, STARTS, SKIPPED, ORIGINS, TAKES_PART, TERMINATED, TRUNCATED,
     MARKS, STEPS, EPISODES, COMMIT, IDS, NUM_CALLS, NUM_EPISODES, NUM_ROWS, NUM_STEPS, FIRST_ID,
-    STEPS_ROOM, METADATA_END, METADATA_BYTES, FLAGS, CLOCK, LAST_STAMP,
-) = range(26)  # fmt: skip
+    STEPS_ROOM, METADATA_END, METADATA_BYTES, CLOCK, LAST_STAMP,
+) = range(25)  # fmt: skip
 FIRST_COLUMN = 32
 # of a column: addresses of its file's rows, of the values and of the final values [lanes], 0 where it has none; bytes
 # of a row
@@ -28,9 +27,11 @@ TARGET, VALUES, FINALS, ROW_BYTES, COLUMN_WORDS = range(5)
 _RECORD_BYTES, _STEP_BYTES = 48, 32
 # vector steps that are stored lane by lane: a processor reads ahead in so many places
 _MOST_TOGETHER = 8
-# what is asked for: rows are stored; episodes that end have a final row; all that are open end; there is room for
-# records of those that end, and their metadata is stored
-HAS_ROWS, HAS_FINAL, ENDS_ALL, IS_PREPARED = 1, 2, 4, 8
+# What is asked for: rows are stored; episodes that end have a final row; all that are open end; there is room for
+# records of those that end, and their metadata is stored; final values are those of the step. All other bits, of which
+# the first says that an episode terminated, are in the record of every episode that ends.
+HAS_ROWS, HAS_FINAL, ENDS_ALL, IS_PREPARED, HAS_NEXT_AS_FINAL = 2, 4, 8, 16, 32
+_ASKED = 62
 IS_FULL, NEEDS_STEPS = -1, -2
 
 
@@ -49,7 +50,7 @@ def append_lanes(control: Any, now: Any, kind: Any) -> Any:
     """
     if control[NUM_CALLS] >= control[STEPS_ROOM]:
         return NEEDS_STEPS
-    has_rows, has_final = kind & HAS_ROWS, 1 if kind & HAS_FINAL else 0
+    has_rows, has_final = 1 if kind & HAS_ROWS else 0, 1 if kind & HAS_FINAL else 0
     num_ends, num_parts = _count(control, kind, has_rows, has_final)
     if num_ends < 0:
         return IS_FULL
@@ -255,6 +256,8 @@ def _store_column(control: Any, at: Any, kind: Any) -> None:
         control[at + TARGET], control[at + VALUES], control[at + FINALS], control[at + ROW_BYTES],
     )  # fmt: skip
     has_rows, stores_finals = kind & HAS_ROWS, kind & HAS_FINAL and finals != 0
+    if kind & HAS_NEXT_AS_FINAL:
+        finals = values
     for lane in range(control[LANES]):
         if not load_u8(control[TAKES_PART] + lane):
             continue
@@ -281,7 +284,7 @@ def _end_episode(control: Any, lane: Any, row: Any, mark: Any, stamp: Any, kind:
     store_u64(record + 16, row - start)
     store_u64(record + 24, origin if skipped else control[FIRST_ID] | start)
     store_u64(record + 32, stamp)
-    flags = control[FLAGS] | skipped << 32
+    flags = kind & ~_ASKED | skipped << 32
     if not kind & ENDS_ALL:
         flags |= load_u8(control[TERMINATED] + lane) | load_u8(control[TRUNCATED] + lane) << 8
     store_u64(record + 40, flags)

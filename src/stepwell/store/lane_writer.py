@@ -29,8 +29,8 @@ from stepwell.store.lane_kernels import (
     FINALS,
     FIRST_COLUMN,
     FIRST_ID,
-    FLAGS,
     HAS_FINAL,
+    HAS_NEXT_AS_FINAL,
     HAS_ROWS,
     IDS,
     IS_FULL,
@@ -237,21 +237,16 @@ class LaneWriter(SegmentWriter):
 
         Their final rows are those of the step that is stored in another segment.
         """
-        values, control = self._values, self._control
-        takes_part, finals = values.takes_part.copy(), values.final_addresses
-        values.takes_part[...], control[FLAGS] = mask & self.is_open_in, flags
-        self._bind_finals([at and values.addresses[number] for number, at in enumerate(finals)])
+        has_final = has_final and any(self._values.final_addresses)
+        kind = flags | ENDS_ALL | IS_PREPARED | (HAS_FINAL | HAS_NEXT_AS_FINAL) * has_final
+        takes_part = self._values.takes_part.copy()
+        self._values.takes_part[...] = mask & self.is_open_in
         try:
-            append_lanes(control, time_ns(), ENDS_ALL | IS_PREPARED | HAS_FINAL * (has_final and any(finals)))
+            append_lanes(self._control, time_ns(), kind)
         finally:
-            values.takes_part[...], control[FLAGS] = takes_part, 0
-            self._bind_finals(finals)
+            self._values.takes_part[...] = takes_part
         if self.sync != "none":
             self._committer.commit(int(self._scratch[0]), 0, is_synced=True)
-
-    def _bind_finals(self, addresses: Sequence[int]) -> None:
-        """Say where final values lie, of each column; 0: it has none."""
-        self._control[FIRST_COLUMN + FINALS :: COLUMN_WORDS][: len(addresses)] = addresses
 
     def abandon(self) -> None:
         """Let the segment be removed when it is sealed."""
@@ -283,12 +278,8 @@ class LaneWriter(SegmentWriter):
         """End the open episodes of the environments that take part."""
         if not (self._values.takes_part & self.is_open_in).any():
             return
-        kind = ENDS_ALL | HAS_FINAL * has_final
-        self._control[FLAGS] = flags
-        try:
-            self._commit(append_lanes(self._control, time_ns(), kind), kind, lines)
-        finally:
-            self._control[FLAGS] = 0
+        kind = flags | ENDS_ALL | HAS_FINAL * has_final
+        self._commit(append_lanes(self._control, time_ns(), kind), kind, lines)
 
     def _commit(self, found: int, kind: int, lines: Sequence[bytes] | None) -> bool:
         """Do what the kernel asked for, and call it again; False where a lane is full."""

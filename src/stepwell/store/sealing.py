@@ -298,8 +298,9 @@ class SealQueue:
             self._threads.pop(0).join()
         before = self._threads[-1] if self._threads else None
         thread = threading.Thread(target=self._seal, args=(segment, before), name="stepwell-seal")
-        self._threads.append(thread)
+        # in this order: one that an interrupt keeps from its start cannot be waited for
         thread.start()
+        self._threads.append(thread)
 
     def wait(self) -> None:
         """Wait until all are sealed."""

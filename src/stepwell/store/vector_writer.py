@@ -451,7 +451,7 @@ class VectorWriter(BaseWriter):
                     self._columns.append((name, feature.np_dtype, column.shape, column))
                     if final is not None:
                         self._finals.append((name, final))
-            self._go_on_in(self._make_segment(schema))
+            self._go_on_in(self._make_segment(schema), [])
         return self._segment
 
     def _open_segments(self) -> list[LaneWriter]:
@@ -474,8 +474,9 @@ class VectorWriter(BaseWriter):
         )
         return SeparateWriters(make, num_writers, self._num_envs)
 
-    def _go_on_in(self, segment: LaneWriter) -> None:
-        self._segment, self._num_until_next = segment, segment.lanes[1] // 2
+    def _go_on_in(self, segment: LaneWriter, waiting: list[tuple[LaneWriter, int]]) -> None:
+        # at once: no interrupt comes in between
+        self._segment, self._num_until_next, self._waiting = segment, segment.lanes[1] // 2, waiting
 
     def _make_next(self, schema: Schema) -> None:
         from stepwell.store.lane_writer import NextSegment
@@ -763,6 +764,8 @@ class VectorWriter(BaseWriter):
 
     def _end_pieces(self, segments: list[LaneWriter], parts: list[npt.NDArray[np.bool_]]) -> None:
         """End the pieces with which this step went on."""
+        # the next step says anew of all who takes part, wherever an interrupt comes
+        self._has_no_flags = False
         for segment, mask in zip(segments, parts, strict=True):
             if mask.any():
                 self._note_pieces(segment, mask)
@@ -792,14 +795,14 @@ class VectorWriter(BaseWriter):
             if self._sync == "episode":
                 new.sync_committed()
             self._end_pieces(segments, parts)
+            self._go_on_in(new, [*self._waiting, (segment, num_written)])
         except BaseException:
-            _take_back(segments, parts, new)
-            new.abandon()
-            self._seals.add(new)
+            if self._segment is not new:
+                _take_back(segments, parts, new)
+                new.abandon()
+                self._seals.add(new)
             raise
         self._num_written = num_written
-        self._waiting.append((segment, num_written))
-        self._go_on_in(new)
         self._leave_evicted(new, self._store.capacity.amount)
         self._seal_ended()
         origins = np.concatenate([each.carry_lanes()[1] for each in self._open_segments()])

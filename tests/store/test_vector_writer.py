@@ -163,6 +163,11 @@ def test_refusals_leave_all_as_it_was(tmp_path: Path) -> None:
             writer.append(
                 observation=observation(numbers), action=numbers, terminated=numbers > 1, final={"action": numbers}
             )
+        step = {"observation": observation(numbers), "action": numbers}
+        with pytest.raises(StepError, match=r"and 'done' beside it\. Give all"):
+            writer.append(step, done=numbers > 1)
+        with pytest.raises(StepError, match=r"'action': got 3\. Give an array \[t, 3, \.\.\.\]"):
+            writer.append_batch({**step, "action": 3})
         ids = writer.append({"observation": observation(numbers).tolist(), "action": [7, 8, 9]})
         assert (np.diff(ids) > 0).all()
     assert [episode.length for episode in store] == [2, 2, 2]
@@ -183,8 +188,9 @@ def test_metadata_goes_to_the_episodes_that_end(tmp_path: Path) -> None:
 
 def test_numbers_of_environments_and_writers_that_cannot_be_are_refused(tmp_path: Path) -> None:
     store = stepwell.create(tmp_path / "plain.well", SCHEMA)
-    with pytest.raises(StepwellError, match="1 to 65536"):
-        store.vector_writer(0)
+    for number in (0, 1.5):
+        with pytest.raises(StepwellError, match="1 to 65536"):
+            store.vector_writer(number)  # type: ignore[arg-type]
     with pytest.raises(SchemaError, match="writers=4"):
         store.vector_writer(3, writers=4)
 

@@ -415,6 +415,14 @@ def test_what_is_no_mapping_is_refused_by_every_way_in(tmp_path: Path, schema: A
                     write([1, 2])
 
 
+def test_keywords_beside_a_mapping_are_refused_and_not_lost(tmp_path: Path) -> None:
+    with create(tmp_path / "a.well", SCHEMA).writer() as out:
+        for _ in range(2):
+            with pytest.raises(StepError, match="'terminated' beside it"):
+                out.append(step(), terminated=True)
+            out.append(step())
+
+
 @pytest.mark.parametrize("key", [slice(1, 3), "action", None])
 def test_the_key_of_a_store_is_an_episode_s_number(tmp_path: Path, key: Any) -> None:
     store = create(tmp_path / "a.well", SCHEMA)

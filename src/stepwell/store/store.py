@@ -311,10 +311,10 @@ class Store:
         sync = self._record.sync if sync is None else sync
         if sync not in ("none", "episode", "step"):
             raise StepwellError(f'sync={sync!r} is not one of "none", "episode", "step".')
-        if not 1 <= num_envs <= MAX_ENVS:
-            raise StepwellError(f"{num_envs} environments. Allowed: 1 to {MAX_ENVS}.")
-        if writers is not None and not 1 <= writers <= num_envs:
-            raise SchemaError(f"writers={writers}: allowed is 1 to the number of environments, {num_envs}.")
+        if not isinstance(num_envs, int | np.integer) or not 1 <= num_envs <= MAX_ENVS:
+            raise StepwellError(f"{num_envs!r} environments. Allowed: 1 to {MAX_ENVS}.")
+        if writers is not None and not (isinstance(writers, int | np.integer) and 1 <= writers <= num_envs):
+            raise SchemaError(f"writers={writers!r}: allowed is 1 to the number of environments, {num_envs}.")
         return VectorWriter(self, int(num_envs), sync=sync, num_writers=writers)
 
     def ensure_lanes(self) -> None:

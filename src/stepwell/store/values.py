@@ -33,6 +33,7 @@ __all__ = [
     "check_mapping",
     "encode_metadata",
     "encoded_of",
+    "given_twice_error",
     "has_rows",
     "is_column",
     "missing_features_error",
@@ -459,6 +460,12 @@ def _accept_final_value(name: str, feature: Feature, value: Any) -> Any:
     if len(rows) != 1:
         raise StepError(f"feature {name!r}: {len(rows)} encoded rows as a final row. Give one.")
     return rows
+
+
+def given_twice_error(features: Mapping[str, Any]) -> StepError:
+    """Return the error for a call with a mapping of values and with keywords, which are none of its options."""
+    names = ", ".join(map(repr, features))
+    return StepError(f"a mapping of values, and {names} beside it. Give all features in one way, and options by name.")
 
 
 def check_mapping(given: Any) -> None:

@@ -28,6 +28,7 @@ from stepwell.store.values import (
     acceptor,
     check_mapping,
     encode_metadata,
+    given_twice_error,
     has_rows,
     is_column,
     missing_features_error,
@@ -153,6 +154,8 @@ class VectorWriter(BaseWriter):
         """
         if step is None:
             step = features
+        elif features:
+            raise given_twice_error(features)
         segment = self._segment
         if segment is None or self._pid != this.pid:
             step, terminated, truncated, final, mask = self._host.take((step, terminated, truncated, final, mask))
@@ -231,7 +234,7 @@ class VectorWriter(BaseWriter):
         check_mapping(steps)
         steps, terminated, truncated, final = self._host.take((steps, terminated, truncated, final))
         given = dict(flatten(steps))
-        count = len(next(iter(given.values()), ()))
+        count = self._num_steps_of(given)
         if not count:
             return np.empty((0, self._num_envs), np.int64) if out is None else out
         if self._segment is None or self._pid != this.pid:
@@ -289,6 +292,12 @@ class VectorWriter(BaseWriter):
                 self._set_flags(None, None, None)
                 done += 1
         return out
+
+    def _num_steps_of(self, given: Mapping[str, Any]) -> int:
+        for name, values in given.items():
+            if not is_column(values):
+                raise StepError(f"feature {name!r}: got {values!r:.40}. Give an array [t, {self._num_envs}, ...].")
+        return len(next(iter(given.values()), ()))
 
     def _batch(
         self, given: dict[str, Any], final: Mapping[str, Any] | None, flags: Mapping[str, Flags | None], count: int

@@ -26,6 +26,7 @@ from stepwell.store.values import (
     acceptor,
     check_mapping,
     encode_metadata,
+    given_twice_error,
     has_rows,
     is_column,
     missing_features_error,
@@ -124,6 +125,8 @@ class Writer(BaseWriter):
         """
         if step is None:
             step = features
+        elif features:
+            raise given_twice_error(features)
         segment = self._segment
         if segment is None or self._pid != this.pid:
             segment = self._begin(step)

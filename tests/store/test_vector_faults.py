@@ -307,7 +307,7 @@ def test_what_was_never_on_the_disk_does_not_count_in_a_copy(tmp_path: Path) -> 
     expected = model.shown(CAPACITY, ended_as="interrupted")
     walk(model, 6)
     shutil.copytree(tmp_path / "a.well", tmp_path / "b.well")
-    with pytest.warns(stepwell.errors.LeftOutWarning, match="6 rows"):
+    with pytest.warns(stepwell.errors.LeftOutWarning, match="6 vector steps more"):
         copy = stepwell.open(tmp_path / "b.well")
     assert read(copy) == expected
     assert copy.verify().is_ok

@@ -390,16 +390,17 @@ def _recover(path: str, schema: Schema, recover: Recover, *, has_statistics: boo
         if commit.is_sealed and has_listed_files(path):
             # all of it is on the disk, but for its name: what the record says was synced before may be less
             return _finish(path, recover)
-        rows, episodes = commit.rows, commit.episodes
+        rows, episodes, lanes = commit.rows, commit.episodes, commit.lanes
         if commit.num_unsure > 0:
+            what = "vector steps" if lanes[0] else "rows"
             warnings.warn(
-                f"{path}: {commit.num_unsure} rows more were recorded; nothing says that they were on the disk when "
+                f"{path}: {commit.num_unsure} {what} more were recorded; nothing says that they were on the disk when "
                 "the machine stopped, or when the files were copied, so they are left out. Open a store where it was "
                 "recorded before you copy it.",
                 LeftOutWarning,
                 stacklevel=5,
             )
-        steps, lanes = rows, commit.lanes
+        steps = rows
         if lanes[0] and steps:
             episodes = _close_open_lanes(path, schema, commit)
         elif not lanes[0] and (rows or episodes):

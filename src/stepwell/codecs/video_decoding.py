@@ -119,6 +119,7 @@ class FrameDecoder:
         self._coded_size = coded_size(height, width)
         self._is_closed, self._head = stream.is_closed, b""
         self._has_known_sets = stream.kind in ("h264", "hevc")
+        self._is_skipping = False
         self._format = "rgb24" if shape[2:] == (3,) else "gray"
         self._channels = (3,) if shape[2:] == (3,) else ()
 
@@ -144,6 +145,10 @@ class FrameDecoder:
                 packet = self._new_packet(len(data))
                 packet.update(data)
                 packet.pts = number
+                # a frame that no other needs, nor anybody, is not decoded: of H.264 with B-frames half of them
+                if (is_skipped := bool(wanted) and not wanted.get(number)) != self._is_skipping:
+                    self._context.skip_frame = "NONREF" if is_skipped else "DEFAULT"
+                    self._is_skipping = is_skipped
             try:
                 frames = self._context.decode(packet)
             except self._error as error:
@@ -158,7 +163,7 @@ class FrameDecoder:
                     self.write(frame, out)
                 for out in outs[1:]:
                     out[...] = outs[0]
-        left = wanted.keys() - came
+        left = {number for number, outs in wanted.items() if outs} - came
         if left:
             raise DecodeError(f"video: no frame {min(left)} came out of the {len(packets)} packets of the run.")
         self.is_decoding = False

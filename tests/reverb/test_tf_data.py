@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from stepwell import reverb
+from stepwell.errors import TableError
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed: make test-interop-reverb")
 
@@ -73,6 +74,35 @@ def test_several_are_interleaved_as_acme_does(filled: reverb.Client) -> None:
     )
     found = [sample.data["a"].numpy()[0, 0] for sample in dataset.batch(6).unbatch()]
     assert sorted(found) == list(range(6))
+
+
+def test_single_calls_are_operations(serve: Callable[..., Any]) -> None:
+    server, _ = serve(
+        reverb.Table(
+            "a", reverb.selectors.Prioritized(1.0), reverb.selectors.Fifo(), 9, reverb.rate_limiters.MinSize(1)
+        ),
+        reverb.Table.queue("b", 9),
+    )
+    client = reverb.TFClient(f"localhost:{server.port}")
+
+    @tf.function
+    def go_round(value: Any) -> Any:
+        with tf.control_dependencies(
+            [client.insert([value, value + 1], tf.constant(["a", "b"]), tf.ones(2, tf.float64))]
+        ):
+            first = client.sample("a", [tf.int32, tf.int32])
+        update = client.update_priorities("a", first.info.key[None], tf.constant([5.0], tf.float64))
+        with tf.control_dependencies([update]):
+            return first.data, client.sample(tf.constant("a"), [tf.int32, tf.int32]).info
+
+    data, info = go_round(tf.constant([1, 2]))
+    assert [column.numpy().tolist() for column in data] == [[1, 2], [2, 3]]
+    assert info.priority == 5.0 and info.times_sampled == 2 and info.table_size == 1
+    assert client.sample("b", {"x": tf.int32, "y": tf.int32}).data["y"].numpy().tolist() == [2, 3]
+    with pytest.raises(TableError, match="was not found"):
+        client.sample("c", [tf.int32])
+    with pytest.raises(ValueError, match="must be float64"):
+        client.insert([tf.constant(1)], tf.constant(["a"]), tf.constant([1.0]))
 
 
 def test_an_iterator_that_goes_takes_nothing_with_it(filled: reverb.Client) -> None:

@@ -13,6 +13,7 @@ from stepwell.reverb.server import Server
 from stepwell.reverb.specs import TensorSpec
 from stepwell.reverb.structured_writer import StructuredWriter
 from stepwell.reverb.tables import Table, TableInfo
+from stepwell.reverb.tf_client import TFClient
 from stepwell.reverb.trajectory_writer import TrajectoryColumn, TrajectoryWriter
 from stepwell.reverb.writer import Writer
 
@@ -26,6 +27,7 @@ __all__ = [
     "SampleInfo",
     "Server",
     "StructuredWriter",
+    "TFClient",
     "Table",
     "TableInfo",
     "TensorSpec",

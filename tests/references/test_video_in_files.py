@@ -475,3 +475,95 @@ def test_file_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
         known_video(str(tmp_path / "none.mp4"), 1)
     with pytest.raises(DecodeError, match=f"{tmp_path}: cannot be read"):
         known_video(str(tmp_path), 1)
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> video_in_files.KeptFrames:
+    """Keep frames for one test."""
+    frames = video_in_files.KeptFrames()
+    frames.max_bytes = 1 << 20
+    monkeypatch.setattr(video_in_files, "KEPT", frames)
+    return frames
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("name", IN_MP4)
+def test_frames_in_any_order_equal_plain_decoding(
+    name: str, max_bytes: int, tmp_path: Path, kept: video_in_files.KeptFrames
+) -> None:
+    kept.max_bytes = max_bytes
+    path = write_video(tmp_path / name, **CASES[name])
+    times, frames = plain_frames(path)
+    shape = frames[0].shape
+    codec = make_codec(feature(path, shape))
+    assert isinstance(codec, VideoFileCodec)
+    for row in np.random.default_rng(0).permutation(np.tile(np.arange(len(times)), 3)).tolist():
+        found = read(codec, blobs_of(times), [row], shape=shape)
+        np.testing.assert_array_equal(found[0], frames[row])
+
+
+def test_each_run_is_decoded_a_few_times_while_its_frames_are_kept(
+    videos: Path, kept: video_in_files.KeptFrames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times, frames = plain_frames(videos / "0-0.mp4")
+    codec, blobs = codec_of(videos), blobs_of(times)
+    decoded: list[int] = []
+    decode = video_decoding.FrameDecoder.decode
+
+    def count(self: Any, packets: Any, *arguments: Any) -> set[int]:
+        decoded.append(len(packets))
+        return decode(self, packets, *arguments)
+
+    monkeypatch.setattr(video_decoding.FrameDecoder, "decode", count)
+    order = np.random.default_rng(0).permutation(len(times)).tolist()
+    for row in order:
+        np.testing.assert_array_equal(read(codec, blobs, [row])[0], frames[row])
+    once, decoded[:] = sum(decoded), []
+    kept.max_bytes = 0
+    kept._frames.clear()
+    for row in order:
+        read(codec, blobs, [row])
+    assert once < 0.6 * sum(decoded)
+
+
+def test_no_more_is_kept_than_allowed(videos: Path, kept: video_in_files.KeptFrames) -> None:
+    times, frames = plain_frames(videos / "0-0.mp4")
+    codec, blobs = codec_of(videos), blobs_of(times)
+    kept.max_bytes = 5 * HEIGHT * WIDTH * 2
+    read(codec, blobs, [8])
+    assert 3 <= len(kept._frames) <= 6
+    for row in range(len(times)):
+        np.testing.assert_array_equal(read(codec, blobs, [row])[0], frames[row])
+        assert kept._num_bytes <= kept.max_bytes
+
+
+def test_kept_frames_of_a_file_that_changed_are_not_shown(
+    videos: Path, tmp_path: Path, kept: video_in_files.KeptFrames
+) -> None:
+    path = tmp_path / "0-0.mp4"
+    shutil.copyfile(videos / "0-0.mp4", path)
+    times, _ = plain_frames(path)
+    read(codec_of(path), blobs_of(times), [9])
+    other = write_video(tmp_path / "other.mp4", params="bframes=0:keyint=10:min-keyint=10:scenecut=0:crf=40")
+    other.replace(path)
+    assert forget_changed(str(path))
+    np.testing.assert_array_equal(read(codec_of(path), blobs_of(times), [5])[0], plain_frames(path)[1][5])
+
+
+def test_threads_share_what_is_kept(videos: Path, kept: video_in_files.KeptFrames) -> None:
+    times, frames = plain_frames(videos / "0-1.mp4")
+    codec, blobs = codec_of(videos), blobs_of(times, 1)
+    kept.max_bytes = 12 * HEIGHT * WIDTH * 2
+    wrong: list[int] = []
+
+    def go(seed: int) -> None:
+        for row in np.random.default_rng(seed).integers(0, len(times), 150).tolist():
+            if not np.array_equal(read(codec, blobs, [row])[0], frames[row]):
+                wrong.append(row)
+
+    threads = [threading.Thread(target=go, args=(seed,)) for seed in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not wrong

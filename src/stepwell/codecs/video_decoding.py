@@ -11,7 +11,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -118,15 +118,26 @@ class FrameDecoder:
         self._shape, self._size = (height, width), size
         self._coded_size = coded_size(height, width)
         self._is_closed, self._head = stream.is_closed, b""
-        self._has_known_sets = stream.kind in ("h264", "hevc")
+        self._has_known_sets = self._can_skip = stream.kind in ("h264", "hevc")
         self._is_skipping = False
         self._format = "rgb24" if shape[2:] == (3,) else "gray"
         self._channels = (3,) if shape[2:] == (3,) else ()
 
     def decode(
-        self, packets: Sequence[bytes | memoryview], head: bytes, wanted: Mapping[int, Sequence[npt.NDArray[np.uint8]]]
+        self,
+        packets: Sequence[bytes | memoryview],
+        head: bytes,
+        wanted: Mapping[int, Sequence[npt.NDArray[np.uint8]]],
+        keep: Callable[[int, Any], None] = lambda number, frame: None,
     ) -> set[int]:
-        """Decode a run's front, write the wanted frames, by number, and return the numbers of all that came."""
+        """Decode a run's front, write the wanted frames, by number, and return the numbers of all that came.
+
+        Args:
+            packets: of the run's front.
+            head: of the stream.
+            wanted: where to write which frames.
+            keep: is given each frame that came, with its number, as `write` takes it later.
+        """
         self.is_decoding = True
         self._context.flush_buffers()
         # the parameter sets are known; to take them in again costs a tenth of a small frame
@@ -145,8 +156,10 @@ class FrameDecoder:
                 packet = self._new_packet(len(data))
                 packet.update(data)
                 packet.pts = number
-                # a frame that no other needs, nor anybody, is not decoded: of H.264 with B-frames half of them
-                if (is_skipped := bool(wanted) and not wanted.get(number)) != self._is_skipping:
+                # a frame that no other needs, nor anybody, is not decoded: of H.264 with B-frames half of them. Other
+                # decoders leave out more, or look at this only when they are opened
+                is_skipped = self._can_skip and bool(wanted) and not wanted.get(number)
+                if is_skipped != self._is_skipping:
                     self._context.skip_frame = "NONREF" if is_skipped else "DEFAULT"
                     self._is_skipping = is_skipped
             try:
@@ -158,6 +171,7 @@ class FrameDecoder:
                 if frame.is_corrupt:
                     raise DecodeError(f"video: frame {frame.pts} of the run is damaged.")
                 outs = () if frame.pts in came else wanted.get(frame.pts, ())
+                keep(frame.pts, frame)
                 came.add(frame.pts)
                 for out in outs[:1]:
                     self.write(frame, out)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from operator import add
 from typing import Any, ClassVar
 
@@ -15,7 +18,7 @@ from stepwell.codecs.codec import RowEncoder, SequentialCodec, register_codec
 from stepwell.codecs.video_decoding import open_decoder
 from stepwell.codecs.video_encoding import check_is_video
 from stepwell.codecs.video_files import VideoFile
-from stepwell.codecs.video_streams import LastStream
+from stepwell.codecs.video_streams import LastStream, StreamId
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.files.local_files import FileState, OpenFile, open_file, state_of
 from stepwell.files.shared_cache import SharedCache
@@ -23,7 +26,7 @@ from stepwell.references.file_codec import REFERENCE, NumberedFileCodec, parse_r
 from stepwell.references.video_index import VideoIndex, exact_index, make_index
 from stepwell.schema import Feature, Video
 
-__all__ = ["KnownVideo", "VideoFileCodec", "forget_changed", "known_video", "look_closer"]
+__all__ = ["KnownVideo", "VideoFileCodec", "forget_changed", "keep_frames", "known_video", "look_closer"]
 
 DEFAULT_TOLERANCE = 1e-4
 # rows may show a frame twice; more than twice as many as there are frames are not looked at
@@ -129,6 +132,68 @@ def _unreadable(path: str, error: OSError) -> DecodeError:
     if isinstance(error, FileNotFoundError):
         return DecodeError(f"{path}: there is no such file. {LOST}")
     return DecodeError(f"{path}: cannot be read ({error.strerror or error}).")
+
+
+class KeptFrames:
+    """Frames that were decoded on the way to others, for reads in a random order: each would be decoded again.
+
+    ::
+
+        row 7 is read     key 1 2 3 4 5 6 [7]       0 to 6 are kept, as the decoder gave them: 1.5 bytes a pixel
+        row 4 is read     from what is kept         and is the first to go: an epoch asks for it once
+
+    Notes:
+        Of the whole process; for any number of threads, and after a fork. Nothing is kept until `keep_frames`.
+    """
+
+    def __init__(self) -> None:
+        self.max_bytes = self._num_bytes = 0
+        self._frames: OrderedDict[tuple[KnownVideo, int], tuple[StreamId, Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, video: KnownVideo, packets: Iterable[int]) -> list[tuple[StreamId, Any]] | None:
+        """Return the frames of some packets with their streams; None where one is not kept."""
+        if not self._frames:
+            return None
+        with self._lock:
+            keys = [(video, packet) for packet in packets]
+            if not all(map(self._frames.__contains__, keys)):
+                return None
+            for key in keys:
+                self._frames.move_to_end(key, last=False)
+            return [self._frames[key] for key in keys]
+
+    def keeper(
+        self, video: KnownVideo, stream: StreamId, packets: Sequence[int], wanted: Container[int]
+    ) -> Callable[[int, Any], None]:
+        """Return what keeps the frames of a run, by their place in it, but for those that are wanted now."""
+
+        def keep(place: int, frame: Any) -> None:
+            if self.max_bytes and packets[place] not in wanted:
+                self._keep((video, packets[place]), stream, frame)
+
+        return keep
+
+    def _keep(self, key: tuple[KnownVideo, int], stream: StreamId, frame: Any) -> None:
+        with self._lock:
+            if key not in self._frames:
+                self._num_bytes += _num_bytes(frame)
+                self._frames[key] = stream, frame
+            while self._num_bytes > self.max_bytes:
+                self._num_bytes -= _num_bytes(self._frames.popitem(last=False)[1][1])
+
+
+def _num_bytes(frame: Any) -> int:
+    return sum(plane.buffer_size for plane in frame.planes)
+
+
+KEPT = KeptFrames()
+os.register_at_fork(after_in_child=lambda: setattr(KEPT, "_lock", threading.Lock()))
+
+
+def keep_frames(num_bytes: int) -> None:
+    """Let this process keep at least so many bytes of decoded frames of video files."""
+    KEPT.max_bytes = max(KEPT.max_bytes, num_bytes)
 
 
 @register_codec
@@ -269,13 +334,20 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
         try:
             if key < 0:
                 raise DecodeError("no keyframe is before it")
+            if (kept := KEPT.find(video, wanted)) is not None:
+                for (stream, frame), outs in zip(kept, wanted.values(), strict=True):
+                    open_decoder(stream, self._shape, size).write(frame, outs[0])
+                    for out in outs[1:]:
+                        out[...] = outs[0]
+                return
             numbers = range(key, max(wanted) + 1) if index.pts is None else index.needed(key, max(wanted))
             packets = video.packets(numbers)
             stream, head = self._streams.of(index.samples.kind, packets[0])
             if stream.is_closed or index.is_exact:
                 places = dict(zip(numbers, range(len(numbers)), strict=True))
                 outs_of = dict(zip(map(places.__getitem__, wanted), wanted.values(), strict=True))
-                open_decoder(stream, self._shape, size).decode(packets, head, outs_of)
+                keep = KEPT.keeper(video, stream, numbers, wanted)
+                open_decoder(stream, self._shape, size).decode(packets, head, outs_of, keep)
                 return
         except DecodeError as error:
             frame = index.frame_of(min(wanted))

@@ -520,7 +520,7 @@ def test_each_run_is_decoded_a_few_times_while_its_frames_are_kept(
         np.testing.assert_array_equal(read(codec, blobs, [row])[0], frames[row])
     once, decoded[:] = sum(decoded), []
     kept.max_bytes = 0
-    kept._frames.clear()
+    kept.frames.clear()
     for row in order:
         read(codec, blobs, [row])
     assert once < 0.6 * sum(decoded)
@@ -531,7 +531,7 @@ def test_no_more_is_kept_than_allowed(videos: Path, kept: video_in_files.KeptFra
     codec, blobs = codec_of(videos), blobs_of(times)
     kept.max_bytes = 5 * HEIGHT * WIDTH * 2
     read(codec, blobs, [8])
-    assert 3 <= len(kept._frames) <= 6
+    assert 3 <= len(kept.frames) <= 6
     for row in range(len(times)):
         np.testing.assert_array_equal(read(codec, blobs, [row])[0], frames[row])
         assert kept._num_bytes <= kept.max_bytes

@@ -7,8 +7,8 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from operator import add
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from operator import add, attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -148,45 +148,42 @@ class KeptFrames:
 
     def __init__(self) -> None:
         self.max_bytes = self._num_bytes = 0
-        self._frames: OrderedDict[tuple[KnownVideo, int], tuple[StreamId, Any]] = OrderedDict()
+        self.frames: OrderedDict[tuple[KnownVideo, int], tuple[StreamId, Any]] = OrderedDict()
         self._lock = threading.Lock()
 
     def find(self, video: KnownVideo, packets: Iterable[int]) -> list[tuple[StreamId, Any]] | None:
         """Return the frames of some packets with their streams; None where one is not kept."""
-        if not self._frames:
-            return None
         with self._lock:
-            keys = [(video, packet) for packet in packets]
-            if not all(map(self._frames.__contains__, keys)):
-                return None
-            for key in keys:
-                self._frames.move_to_end(key, last=False)
-            return [self._frames[key] for key in keys]
+            found = []
+            for packet in packets:
+                frame = self.frames.get((video, packet))
+                if frame is None:
+                    return None
+                self.frames.move_to_end((video, packet), last=False)
+                found.append(frame)
+            return found
 
-    def keeper(
-        self, video: KnownVideo, stream: StreamId, packets: Sequence[int], wanted: Container[int]
-    ) -> Callable[[int, Any], None]:
-        """Return what keeps the frames of a run, by their place in it, but for those that are wanted now."""
-
-        def keep(place: int, frame: Any) -> None:
-            if self.max_bytes and packets[place] not in wanted:
-                self._keep((video, packets[place]), stream, frame)
-
-        return keep
-
-    def _keep(self, key: tuple[KnownVideo, int], stream: StreamId, frame: Any) -> None:
+    def keep(
+        self,
+        video: KnownVideo,
+        stream: StreamId,
+        packets: Sequence[int],
+        wanted: Container[int],
+        came: Mapping[int, Any],
+    ) -> None:
+        """Keep the frames of a run, given by their place in it, but for those that were wanted."""
+        frames = self.frames
         with self._lock:
-            if key not in self._frames:
-                self._num_bytes += _num_bytes(frame)
-                self._frames[key] = stream, frame
+            for place, frame in came.items():
+                key = video, packets[place]
+                if packets[place] not in wanted and key not in frames:
+                    self._num_bytes += sum(map(PLANE_BYTES, frame.planes))
+                    frames[key] = stream, frame
             while self._num_bytes > self.max_bytes:
-                self._num_bytes -= _num_bytes(self._frames.popitem(last=False)[1][1])
+                self._num_bytes -= sum(map(PLANE_BYTES, frames.popitem(last=False)[1][1].planes))
 
 
-def _num_bytes(frame: Any) -> int:
-    return sum(plane.buffer_size for plane in frame.planes)
-
-
+PLANE_BYTES = attrgetter("buffer_size")
 KEPT = KeptFrames()
 os.register_at_fork(after_in_child=lambda: setattr(KEPT, "_lock", threading.Lock()))
 
@@ -334,7 +331,9 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
         try:
             if key < 0:
                 raise DecodeError("no keyframe is before it")
-            if (kept := KEPT.find(video, wanted)) is not None:
+            # the first is looked for here: where it is not kept, as of most data sets, that costs no call
+            is_kept = KEPT.frames and (video, next(iter(wanted))) in KEPT.frames
+            if is_kept and (kept := KEPT.find(video, wanted)) is not None:
                 for (stream, frame), outs in zip(kept, wanted.values(), strict=True):
                     open_decoder(stream, self._shape, size).write(frame, outs[0])
                     for out in outs[1:]:
@@ -346,8 +345,10 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
             if stream.is_closed or index.is_exact:
                 places = dict(zip(numbers, range(len(numbers)), strict=True))
                 outs_of = dict(zip(map(places.__getitem__, wanted), wanted.values(), strict=True))
-                keep = KEPT.keeper(video, stream, numbers, wanted)
-                open_decoder(stream, self._shape, size).decode(packets, head, outs_of, keep)
+                came: dict[int, Any] | None = {} if KEPT.max_bytes else None
+                open_decoder(stream, self._shape, size).decode(packets, head, outs_of, came)
+                if came and len(came) > len(wanted):
+                    KEPT.keep(video, stream, numbers, wanted, came)
                 return
         except DecodeError as error:
             frame = index.frame_of(min(wanted))

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,12 @@ from written_videos import (
     HEIGHT,
     NUM_FRAMES,
     OPEN_GOP,
+    TURNS,
     WIDTH,
+    copy_streams,
     plain_frames,
+    set_matrix,
+    write_two_sizes,
     write_video,
 )
 
@@ -406,32 +409,114 @@ def test_file_that_was_changed_since_it_was_looked_at_is_refused(tmp_path: Path)
     assert len(list(video.rows(video.feature))) == NUM_FRAMES
 
 
-TURNS = {
-    "as they lie": (1, 0, 0, 1),
-    "turned by 90 degrees": (0, 1, -1, 0),
-    "turned by 180 degrees": (-1, 0, 0, -1),
-    "turned by 270 degrees": (0, -1, 1, 0),
-    "turned by 180 degrees and mirrored": (-1, 0, 0, 1),
-}
+def decoded(column: Column, size: tuple[int, int] | None = None) -> np.ndarray:
+    """Return all rows, run by run."""
+    shape = column.codec.feature.fixed_shape
+    outs = np.empty((len(column.rows), *(size or shape[:2]), *shape[2:]), np.uint8)
+    for start, stop in column.runs():
+        column.codec.decode_run(column.rows[start:stop], range(stop - start), list(outs[start:stop]), size)
+    return outs
 
 
-@pytest.mark.parametrize("turn", TURNS)
-def test_frames_that_players_turn_are_refused_by_name(tmp_path: Path, turn: str) -> None:
+@pytest.mark.parametrize("name", TURNS)
+def test_frames_are_shown_turned_and_mirrored_as_players_do(tmp_path: Path, name: str) -> None:
+    matrix, turned = TURNS[name]
+    path = write_video(tmp_path / "a.mp4", params="bframes=2", size=(46, 50))
+    frames = turned(plain_frames(path)[1])
+    video = VideoFile(set_matrix(path, matrix))
+    assert video.feature.fixed_shape == frames.shape[1:]
+    column = Column(video)
+    np.testing.assert_array_equal(decoded(column), frames)
+    np.testing.assert_array_equal(column.read(13), frames[13])
+    mkv = VideoFile(copy_streams(tmp_path / "a.mkv", path))
+    np.testing.assert_array_equal(decoded(Column(mkv)), frames)
+
+
+@pytest.mark.parametrize("name", TURNS)
+def test_turned_frames_are_resized_as_those_that_lie_so(tmp_path: Path, name: str) -> None:
+    matrix, turned = TURNS[name]
     path = write_video(tmp_path / "a.mp4")
-    data, (a, b, c, d) = path.read_bytes(), TURNS[turn]
-    upright = struct.pack(">9i", 1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
-    turned = struct.pack(">9i", a << 16, b << 16, 0, c << 16, d << 16, 0, 0, 0, 1 << 30)
-    assert data.count(upright) == 2  # the film's and the track's
-    place = data.index(upright, data.index(b"tkhd"))
-    path.write_bytes(data[:place] + turned + data[place + len(upright) :])
-    if turn == "as they lie":
-        assert "steps" in repr(VideoFile(path))
-        return
-    with pytest.raises(DecodeError, match=rf"a\.mp4: players show its frames {turn} \(a display matrix\)"):
+    plain, size = Column(VideoFile(path)), (20, 30)
+    is_swapped = matrix[0] == 0
+    expected = turned(decoded(plain, size[::-1] if is_swapped else size))
+    np.testing.assert_array_equal(decoded(Column(VideoFile(set_matrix(path, matrix))), size), expected)
+
+
+def test_grey_feature_shows_turned_frames(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4")
+    images = {}
+    for matrix in (TURNS["as they lie"][0], TURNS["90 degrees"][0]):
+        video = VideoFile(set_matrix(path, matrix))
+        codec = make_codec(Video(video.feature.fixed_shape[:2]))
+        assert isinstance(codec, SequentialCodec)
+        out = np.empty(codec.feature.fixed_shape, np.uint8)
+        codec.decode_run([np.frombuffer(row, np.uint8) for row in video.rows(video.feature)][:1], [0], [out])
+        images[matrix] = out
+    upright, turned = images.values()
+    np.testing.assert_array_equal(turned, np.rot90(upright, -1))
+
+
+def test_matrix_of_the_film_comes_after_that_of_the_track(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4")
+    frames = plain_frames(path)[1]
+    quarter, mirror = TURNS["90 degrees"], TURNS["mirrored"]
+    column = Column(VideoFile(set_matrix(set_matrix(path, quarter[0]), mirror[0], b"mvhd")))
+    np.testing.assert_array_equal(decoded(column), mirror[1](quarter[1](frames)))
+
+
+def test_frames_that_lie_aslant_are_refused_by_name(tmp_path: Path) -> None:
+    path = set_matrix(write_video(tmp_path / "a.mp4"), (0.7071, 0.7071, -0.7071, 0.7071))
+    with pytest.raises(DecodeError, match=r"a\.mp4: players show its frames turned by 45 degrees .* ffmpeg"):
         VideoFile(path)
     file = OpenFile(str(path))
-    with pytest.raises(DecodeError, match=turn):
+    with pytest.raises(DecodeError, match="45 degrees"):
         make_index(str(path), file.num_bytes, file.read)
+
+
+def test_rows_of_one_run_are_turned_alike(tmp_path: Path) -> None:
+    path = set_matrix(write_video(tmp_path / "a.mp4"), TURNS["180 degrees"][0])
+    column = Column(VideoFile(path))
+    row = parse_row(column.rows[1].tobytes())
+    column.rows[1] = np.frombuffer(
+        pack_row(row.kind, list(map(bytes, row.packets)), row.frame, is_sync=False), np.uint8
+    )
+    with pytest.raises(DecodeError, match="row 1 is turned otherwise"):
+        column.read(1)
+
+
+def test_best_stream_is_taken_where_none_is_named(tmp_path: Path) -> None:
+    small = write_video(tmp_path / "small.mp4", options={"crf": "40"}, size=(32, 48))
+    large = write_video(tmp_path / "large.mp4", options={"crf": "5"})
+    path = copy_streams(tmp_path / "both.mp4", small, large, best=1)
+    with av.open(str(path)) as container:
+        assert container.streams.best("video").index == 1
+    assert VideoFile(path).feature == VideoFile(path, stream=1).feature == VideoFile(large).feature
+    assert VideoFile(path, stream=0).feature == VideoFile(small).feature
+    np.testing.assert_array_equal(Column(VideoFile(path)).read(3), plain_frames(large)[1][3])
+
+
+def test_attached_cover_is_passed_over(tmp_path: Path) -> None:
+    cover, film = tmp_path / "cover.mov", write_video(tmp_path / "film.mp4")
+    with av.open(str(cover), "w") as container:
+        stream = container.add_stream("png", rate=25)
+        stream.height, stream.width, stream.pix_fmt = 400, 600, "rgb24"
+        image = np.random.default_rng(0).integers(0, 256, (400, 600, 3), np.uint8)
+        container.mux(stream.encode(av.VideoFrame.from_ndarray(image, "rgb24")))
+        container.mux(stream.encode(None))
+    path = copy_streams(tmp_path / "a.mp4", cover, film, best=1, cover=0)
+    with av.open(str(path)) as container:
+        numbers = {video.codec.canonical_name: number for number, video in enumerate(container.streams.video)}
+    np.testing.assert_array_equal(decoded(Column(VideoFile(path))), plain_frames(path, numbers["h264"])[1])
+    with pytest.raises(DecodeError, match="video of png"):
+        VideoFile(path, stream=numbers["png"])
+
+
+@pytest.mark.parametrize("suffix", ["ts", "mp4", "mkv"])
+def test_size_that_changes_in_the_middle_is_refused_when_the_file_is_taken_in(tmp_path: Path, suffix: str) -> None:
+    path = write_two_sizes(tmp_path / f"a.{suffix}")
+    with pytest.raises(DecodeError, match=rf"a\.{suffix}: its frames are 48x64, from .* s on 32x80\. .* ffmpeg"):
+        VideoFile(path)
+    assert VideoFile(write_two_sizes(path, ((48, 64), (48, 64)))).num_rows == 20
 
 
 @pytest.fixture

@@ -31,10 +31,10 @@ KINDS = st.sampled_from(STREAM_KINDS)
 PACKETS = st.lists(st.binary(min_size=1, max_size=5000).filter(lambda data: data[:2] != b"\x12\x00"), max_size=4)
 
 
-@given(kind=KINDS, packets=PACKETS, frame=st.integers(0, 10**6), is_sync=st.booleans())
-def test_packed_row_is_parsed_as_it_was(kind: str, packets: list[bytes], frame: int, is_sync: bool) -> None:
-    row = parse_row(pack_row(kind, packets, frame, is_sync=is_sync))
-    assert (row.kind, row.frame, row.is_sync) == (kind, frame, is_sync)
+@given(kind=KINDS, packets=PACKETS, frame=st.integers(0, 10**6), is_sync=st.booleans(), turn=st.integers(0, 7))
+def test_packed_row_is_parsed_as_it_was(kind: str, packets: list[bytes], frame: int, is_sync: bool, turn: int) -> None:
+    row = parse_row(pack_row(kind, packets, frame, is_sync=is_sync, turn=turn))
+    assert (row.kind, row.frame, row.is_sync, row.turn) == (kind, frame, is_sync, turn)
     assert [bytes(packet).removeprefix(b"\x12\x00" if kind == "av1" else b"") for packet in row.packets] == packets
 
 

@@ -1,5 +1,6 @@
 """Small videos that move, of every kind that is read, and what a plain decoder makes of them."""
 
+import struct
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,68 @@ def plain_frames(path: Path, stream: int = 0) -> tuple[np.ndarray, np.ndarray]:
             times.append(float(frame.pts * video.time_base))
             frames.append(reformatter.reformat(frame, format="rgb24", **colours(frame)).to_ndarray())
     return np.array(times), np.stack(frames)
+
+
+# display matrices a, b, c, d and what players make of pixels [..., height, width, 3]: turned clockwise, mirrored
+TURNS: dict[str, tuple[tuple[int, int, int, int], Any]] = {
+    "as they lie": ((1, 0, 0, 1), lambda pixels: pixels),
+    "90 degrees": ((0, 1, -1, 0), lambda pixels: np.rot90(pixels, -1, (-3, -2))),
+    "180 degrees": ((-1, 0, 0, -1), lambda pixels: np.rot90(pixels, 2, (-3, -2))),
+    "270 degrees": ((0, -1, 1, 0), lambda pixels: np.rot90(pixels, 1, (-3, -2))),
+    "mirrored": ((-1, 0, 0, 1), lambda pixels: np.flip(pixels, -2)),
+    "upside down": ((1, 0, 0, -1), lambda pixels: np.flip(pixels, -3)),
+    "90 degrees, mirrored": ((0, 1, 1, 0), lambda pixels: pixels.swapaxes(-3, -2)),
+    "270 degrees, mirrored": ((0, -1, -1, 0), lambda pixels: np.rot90(pixels, 2, (-3, -2)).swapaxes(-3, -2)),
+}
+
+
+def set_matrix(path: Path, matrix: tuple[float, float, float, float], box: bytes = b"tkhd") -> Path:
+    """Give an mp4 file that has none a display matrix, of its track or of the film (mvhd)."""
+    data = path.read_bytes()
+    upright, other = (
+        struct.pack(">9i", *(round(65536 * value) for value in (a, b, 0, c, d, 0, 0, 0)), 1 << 30)
+        for a, b, c, d in ((1, 0, 0, 1), matrix)
+    )
+    place = data.index(upright, data.index(box))
+    path.write_bytes(data[:place] + other + data[place + len(upright) :])
+    return path
+
+
+def copy_streams(target: Path, *sources: Path, best: int = 0, cover: int | None = None) -> Path:
+    """Write a file of the video streams of others, packet by packet; one is the default, one may be a cover picture."""
+    with av.open(str(target), "w") as container:
+        files = [av.open(str(source)) for source in sources]
+        streams = [container.add_stream_from_template(file.streams.video[0]) for file in files]
+        streams[best].disposition = av.stream.Disposition.default.value
+        if cover is not None:
+            streams[cover].disposition = av.stream.Disposition.attached_pic.value
+        for file, stream in zip(files, streams, strict=True):
+            for packet in file.demux(video=0):
+                if packet.size:
+                    packet.stream = stream
+                    container.mux(packet)
+            file.close()
+    return target
+
+
+def write_two_sizes(path: Path, sizes: tuple[tuple[int, int], tuple[int, int]] = ((48, 64), (32, 80))) -> Path:
+    """Write a stream whose size changes in the middle, with parameter sets in band."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=25)
+        stream.height, stream.width, stream.pix_fmt = *sizes[0], "yuv420p"
+        for part, (height, width) in enumerate(sizes):
+            context = av.CodecContext.create("libx264", "w")
+            context.height, context.width, context.pix_fmt = height, width, "yuv420p"
+            context.time_base, context.options = Fraction(1, 25), {"bf": "0"}
+            packets = []
+            for number in range(10):
+                frame = av.VideoFrame.from_ndarray(np.full((height, width, 3), 20 * number, np.uint8), "rgb24")
+                frame.pts = 10 * part + number
+                packets += context.encode(frame)
+            for packet in packets + context.encode(None):
+                packet.stream = stream
+                container.mux(packet)
+    return path
 
 
 READS_HEADS = hasattr(av.VideoStream, "index_entries")

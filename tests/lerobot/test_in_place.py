@@ -30,7 +30,7 @@ from stepwell.errors import (
     StepwellError,
 )
 from stepwell.formats import cache as cache_module
-from stepwell.lerobot import Metadata, mapped_stores, open_in_place, parquet_images
+from stepwell.lerobot import Metadata, mapped_stores, open_in_place, parquet_images, write_dataset
 from stepwell.lerobot.parquet_images import RowGroups
 from stepwell.references import remote_files
 from stepwell.store.info import FilesInPlace
@@ -81,6 +81,41 @@ def test_every_feature_of_every_episode_is_shown(tmp_path: Path, version: Any, f
                 np.testing.assert_array_equal(episode[name], pictures)
             else:
                 assert np.abs(episode[name][:, :, :20].astype(int) - np.array(pictures)[:, :, :20]).max() <= NEAR
+
+
+@pytest.mark.parametrize("name", ["90 degrees", "mirrored"])
+def test_turned_videos_are_shown_as_lerobot_does_converted_and_written(tmp_path: Path, name: str) -> None:
+    written = pytest.importorskip("written_videos")
+    matrix, turned = written.TURNS[name]
+    root = tiny_lerobot(tmp_path / "tiny", cameras={SIDE: ("video", (32, 48))}, lengths=LENGTHS)
+    (path,) = root.glob("videos/**/*.mp4")
+    frames = turned(written.plain_frames(path)[1])
+    written.set_matrix(path, matrix)
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"][SIDE]["shape"] = list(frames.shape[1:])
+    (root / "meta/info.json").write_text(json.dumps(info))
+    parts = np.split(frames, np.cumsum(LENGTHS)[:-1])
+    store = open_in_place(root)
+    stepwell.convert(root, tmp_path / "own.well", workers=1)
+    for shown in (store, stepwell.open(tmp_path / "own.well")):
+        for episode, expected in zip(shown, parts, strict=True):
+            np.testing.assert_array_equal(episode[SIDE], expected)
+    # no mp4 file of ours says that frames are turned: they are encoded as they are shown
+    write_dataset(tmp_path / "own.well", tmp_path / "again", video={"crf": 5})
+    (again,) = (tmp_path / "again").glob("videos/**/*.mp4")
+    assert np.abs(written.plain_frames(again)[1].astype(int) - frames).mean() < NEAR
+
+
+def test_videos_of_other_formats_are_read_in_place(tmp_path: Path) -> None:
+    written = pytest.importorskip("written_videos")
+    root = tiny_lerobot(tmp_path / "tiny", cameras={SIDE: ("video", (32, 48))}, lengths=LENGTHS)
+    (path,) = root.glob("videos/**/*.mp4")
+    info = json.loads((root / "meta/info.json").read_text())
+    info["video_path"] = info["video_path"].replace(".mp4", ".mkv")
+    (root / "meta/info.json").write_text(json.dumps(info))
+    frames = written.plain_frames(written.copy_streams(path.with_suffix(".mkv"), path))[1]
+    path.unlink()
+    np.testing.assert_array_equal(np.concatenate([episode[SIDE] for episode in open_in_place(root)]), frames)
 
 
 def test_the_store_says_where_it_is_from(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import stepwell
 from stepwell import convert
 from stepwell.beton import write_beton
 from stepwell.codecs import make_codec
-from stepwell.errors import FormatError, SchemaError
+from stepwell.errors import FormatError, SchemaError, WorkerError
 from stepwell.formats import find_reader, open_reader
 from stepwell.readers.folders import IMAGES, FolderListing
 from stepwell.schema import Feature, Image
@@ -141,6 +141,23 @@ def test_a_video_is_an_episode(tmp_path: Path):
         assert [len(episode["actions"]) for episode in store] == [6, 7]
         assert store.fps == 10
         assert np.abs(store[1]["video"].astype(int) - 83).max() < 16
+
+
+def test_videos_of_a_phone_are_shown_as_players_do_and_together(tmp_path: Path):
+    written = pytest.importorskip("written_videos")
+    (tmp_path / "set").mkdir()
+    frames, turns = [], ("as they lie", "180 degrees", "mirrored")
+    for number, name in enumerate(turns):
+        path = written.write_video(tmp_path / f"set/clip_{number}.mp4")
+        matrix, turned = written.TURNS[name]
+        frames.append(turned(written.plain_frames(path)[1]))
+        written.set_matrix(path, matrix)
+    for store in read_both(tmp_path / "set", tmp_path):
+        for episode, expected in zip(store, frames, strict=True):
+            np.testing.assert_array_equal(episode["video"], expected)
+    written.set_matrix(written.write_video(tmp_path / "set/clip_3.mp4"), written.TURNS["90 degrees"][0])
+    with pytest.raises(WorkerError, match=r"clip_3\.mp4 is 64x48 video, the feature Video\(\(48, 64, 3\)\)"):
+        convert(tmp_path / "set", tmp_path / "uneven.well", workers=1)
 
 
 def test_other_systems_keep_what_is_theirs(tmp_path: Path):

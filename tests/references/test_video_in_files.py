@@ -11,9 +11,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from written_videos import CASES, HEIGHT, NUM_FRAMES, OPEN_GOP, WIDTH, needs_heads, plain_frames, write_video
+from written_videos import (
+    CASES,
+    HEIGHT,
+    NUM_FRAMES,
+    OPEN_GOP,
+    TURNS,
+    WIDTH,
+    copy_streams,
+    needs_heads,
+    plain_frames,
+    set_matrix,
+    write_video,
+)
 
 from stepwell.codecs import (
+    SequentialCodec,
     make_codec,
     video_decoding,
 )
@@ -28,7 +41,6 @@ pytest.importorskip("av")
 
 
 SHAPE = (HEIGHT, WIDTH, 3)
-IN_MP4 = [name for name in CASES if name.endswith((".mp4", ".mov"))]
 Blobs = list[npt.NDArray[np.uint8]]
 
 
@@ -74,7 +86,7 @@ def read(codec: VideoFileCodec, blobs: Blobs, wanted: Sequence[int] | None = Non
     return outs
 
 
-@pytest.mark.parametrize("name", IN_MP4)
+@pytest.mark.parametrize("name", CASES)
 def test_every_frame_equals_plain_decoding(name: str, tmp_path: Path) -> None:
     path = write_video(tmp_path / name, **CASES[name])
     times, frames = plain_frames(path)
@@ -82,6 +94,42 @@ def test_every_frame_equals_plain_decoding(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(codec, blobs, shape=frames.shape[1:]), frames)
     for number in np.random.default_rng(0).permutation(len(frames))[:12].tolist():
         np.testing.assert_array_equal(codec.decode(blobs[number]), frames[number])
+
+
+@pytest.mark.parametrize("name", TURNS)
+def test_frames_are_turned_and_mirrored_as_players_do(name: str, tmp_path: Path) -> None:
+    matrix, turned = TURNS[name]
+    path = write_video(tmp_path / "a.mp4", params="bframes=2")
+    times, frames = plain_frames(path)
+    frames = turned(frames)
+    set_matrix(path, matrix)
+    for file in (path, copy_streams(tmp_path / "a.mkv", path)):
+        codec = codec_of(file, shape=frames.shape[1:])
+        np.testing.assert_array_equal(read(codec, blobs_of(times), shape=frames.shape[1:]), frames)
+        video = codec.embed(blobs_of(times))
+        own, rows = make_codec(codec.embedded()), list(video.rows(codec.embedded()))
+        assert isinstance(own, SequentialCodec)
+        out = np.empty(frames.shape[1:], np.uint8)
+        own.decode_run([np.frombuffer(row, np.uint8) for row in rows[:4]], [3], [out])
+        np.testing.assert_array_equal(out, frames[3])
+
+
+def test_best_stream_is_shown(tmp_path: Path) -> None:
+    small = write_video(tmp_path / "small.mp4", options={"crf": "40"}, size=(32, 48))
+    large = write_video(tmp_path / "large.mp4", options={"crf": "5"})
+    path = copy_streams(tmp_path / "both.mp4", small, large, best=1)
+    times, frames = plain_frames(path, 1)
+    np.testing.assert_array_equal(read(codec_of(path), blobs_of(times)), frames)
+
+
+def test_file_whose_packets_ffmpeg_puts_together_is_noticed_when_it_changes(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.ts", **CASES["transport.ts"])
+    times, frames = plain_frames(path)
+    codec, blobs = codec_of(path), blobs_of(times)
+    np.testing.assert_array_equal(codec.decode(blobs[20]), frames[20])
+    write_video(path, params="bframes=0")
+    times, frames = plain_frames(path)
+    np.testing.assert_array_equal(codec.decode(blobs_of(times)[20]), frames[20])
 
 
 def test_edit_list_that_leaves_frames_out_is_followed(tmp_path: Path) -> None:

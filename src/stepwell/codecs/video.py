@@ -91,7 +91,7 @@ class VideoCodec(SequentialCodec):
         for place, out in zip(wanted, outs, strict=True):
             outs_of[rows[place].frame].append(out)
         stream, head = self._streams.of(rows[0].kind, packets[0])
-        open_decoder(stream, self._shape, size).decode(packets, head, outs_of)
+        open_decoder(stream, self._shape, size, rows[0].turn).decode(packets, head, outs_of)
 
 
 def _check_is_run(rows: list[VideoRow]) -> None:
@@ -103,5 +103,7 @@ def _check_is_run(rows: list[VideoRow]) -> None:
         num_packets += len(row.packets)
         if row.kind != rows[0].kind or (row.is_sync and place > 0):
             raise DecodeError(f"video run: row {place} begins a run of its own ({row.kind}, not {rows[0].kind}).")
+        if row.turn != rows[0].turn:
+            raise DecodeError(f"video run: row {place} is turned otherwise than the one that begins it.")
         if row.frame >= num_packets:
             raise DecodeError(f"video run: row {place} shows frame {row.frame} of the {num_packets} that are there.")

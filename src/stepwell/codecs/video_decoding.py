@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.video_streams import START_CODE, StreamId
+from stepwell.codecs.video_streams import START_CODE, StreamId, turned, turned_size
 from stepwell.errors import DecodeError, MissingDependencyError
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "FrameDecoder",
     "FrameReformatter",
     "coded_size",
+    "new_context",
     "open_decoder",
 ]
 
@@ -46,7 +47,7 @@ MIN_CODED_SIDE = 16
 SLICE_START_BYTES = len(START_CODE) + 1
 # decoders pad frames to whole blocks and leave a margin that motion may point to
 PADDING = 256
-DecoderKey = tuple[StreamId, tuple[int, ...], tuple[int, int] | None]
+DecoderKey = tuple[StreamId, tuple[int, ...], tuple[int, int] | None, int]
 _LIBRARIES = {"av1": "libdav1d"}
 
 
@@ -81,27 +82,34 @@ def _source_colours(frame: Any, pixel_format: str) -> dict[str, int]:
     return colours | {"dst_colorspace": BT601 if source == BT601_TOO else BT601_TOO}
 
 
+def new_context(kind: str) -> Any:
+    """Return PyAV's decoder of a kind of stream, not yet open."""
+    import av
+
+    library = _LIBRARIES.get(kind, kind)
+    try:
+        return av.CodecContext.create(library, "r")
+    except av.codec.codec.UnknownCodecError as error:
+        raise DecodeError(f"this PyAV has no decoder {library!r}, which {kind} video needs.") from error
+
+
 def coded_size(height: int, width: int) -> tuple[int, int]:
     """Return the size at which own recordings are encoded: even, at least 16; what is more is cut off again."""
     return max(MIN_CODED_SIDE, height + height % 2), max(MIN_CODED_SIDE, width + width % 2)
 
 
 class FrameDecoder:
-    """One open decoder of one stream."""
+    """One open decoder of one stream, whose frames are shown turned; shape and size are those that are shown."""
 
-    def __init__(self, stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> None:
+    def __init__(self, stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None, turn: int = 0) -> None:
         try:
             import av
         except ImportError as error:
             raise MissingDependencyError.of("av", "video") from error
-        library = _LIBRARIES.get(stream.kind, stream.kind)
-        try:
-            self._context: Any = av.CodecContext.create(library, "r")
-        except av.codec.codec.UnknownCodecError as error:
-            raise DecodeError(f"this PyAV has no decoder {library!r}, which {stream.kind} video needs.") from error
+        self._context: Any = new_context(stream.kind)
         # stays True where decoding failed: such a decoder may be in any state
         self.is_decoding = False
-        height, width = shape[:2]
+        height, width = turned_size((shape[0], shape[1]), turn)
         self._context.thread_count = 1
         # explode: damage is an error, not a frame made up from its neighbours; but an open GOP may speak of frames
         # before it. strict: where a stream does not say by how much its frames are reordered, wait for as many as
@@ -115,7 +123,8 @@ class FrameDecoder:
         self._frame_of: Any = av.VideoFrame.from_numpy_buffer
         self._error: type[Exception] = av.error.FFmpegError
         self._reformat = FrameReformatter().reformat
-        self._shape, self._size = (height, width), size
+        self._shape, self._turn = (height, width), turn
+        self._size = None if size is None else turned_size(size, turn)
         self._coded_size = coded_size(height, width)
         self._is_closed, self._head = stream.is_closed, b""
         self._has_known_sets = self._can_skip = stream.kind in ("h264", "hevc")
@@ -190,9 +199,8 @@ class FrameDecoder:
         """Convert a frame to the feature's colours and size."""
         actual = frame.height, frame.width
         if actual not in (self._shape, self._coded_size):
-            raise DecodeError(
-                f"video: a frame of {actual[0]}x{actual[1]}, where the feature is {self._shape[0]}x{self._shape[1]}."
-            )
+            found, wanted = (turned_size(size, self._turn) for size in (actual, self._shape))
+            raise DecodeError(f"video: a frame of {found[0]}x{found[1]}, where the feature is {wanted[0]}x{wanted[1]}.")
         if self._size is not None and actual != self._shape:
             frame = self._cut(self._reformat(frame, format=self._format, dst_color_range=FULL_RANGE))
         height, width = self._size or (None, None)
@@ -206,7 +214,10 @@ class FrameDecoder:
             interpolation=flags,
             dst_color_range=FULL_RANGE,
         ).planes[0]
-        if plane.buffer_size == out.nbytes:
+        if self._turn:
+            pixels = turned(self._pixels(plane, self._size or self._shape), self._turn)
+            out.reshape(pixels.shape)[...] = pixels
+        elif plane.buffer_size == out.nbytes:
             out.reshape(-1)[...] = np.frombuffer(plane, np.uint8)
         else:
             lines = np.frombuffer(plane, np.uint8).reshape(plane.height, -1)
@@ -214,12 +225,14 @@ class FrameDecoder:
 
     def _cut(self, frame: Any) -> Any:
         """Return a converted frame without what it was padded by."""
-        plane, (height, width) = frame.planes[0], self._shape
-        lines = np.frombuffer(plane, np.uint8).reshape(plane.height, -1)
-        pixels = lines[:height, : width * math.prod(self._channels)].reshape(height, width, *self._channels)
-        cut = self._frame_of(np.ascontiguousarray(pixels), self._format)
+        cut = self._frame_of(np.ascontiguousarray(self._pixels(frame.planes[0], self._shape)), self._format)
         cut.color_range = FULL_RANGE
         return cut
+
+    def _pixels(self, plane: Any, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+        """Return the pixels of a converted frame, without what its lines are padded by."""
+        lines = np.frombuffer(plane, np.uint8).reshape(plane.height, -1)
+        return lines[: size[0], : size[1] * math.prod(self._channels)].reshape(*size, *self._channels)
 
 
 class _OpenDecoders(threading.local):
@@ -233,10 +246,10 @@ class _OpenDecoders(threading.local):
 _OPEN = _OpenDecoders()
 
 
-def open_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> FrameDecoder:
+def open_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None, turn: int = 0) -> FrameDecoder:
     """Return this thread's decoder, opened unless it is; at most `MAX_OPEN_DECODERS` stay open in a thread."""
     # resizing has its own conversion of colours: what keeps its size keeps its pixels
-    key = stream, shape, None if size == shape[:2] else size
+    key = stream, shape, None if size == shape[:2] else size, turn
     if os.getpid() != _OPEN.pid:  # after a fork: what the parent opened stays the parent's
         _OPEN.pid = os.getpid()
         _OPEN.decoders.clear()

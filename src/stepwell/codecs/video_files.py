@@ -37,7 +37,7 @@ class VideoFile:
 
     Args:
         path: of the file; anything that ffmpeg demuxes.
-        stream: n-th video stream, from 0.
+        stream: n-th video stream, from 0. None: the one that players show, of several the best, never a cover.
         start: seconds; frames before it are left out. Times are those of the file, whose first frame may not be at 0.
         stop: seconds; frames from it on are left out. None: to the end.
         timestamps: float [steps], seconds, not descending: the time of each step, which shows the frame nearest to it;
@@ -47,7 +47,8 @@ class VideoFile:
     Raises:
         FileNotFoundError: no such file.
         DecodeError: not a video; no such stream; an encoding that is not h264, hevc, av1, vp9 or mpeg4; B-frames in a
-            format that does not keep when they are shown (avi, asf).
+            format that does not keep when they are shown (avi, asf); frames of several sizes, or that are to be shown
+            aslant.
         StepError: a step at whose time there is no frame, times that descend, no frame between start and stop, or
             what is no number of a stream or of seconds.
         MissingDependencyError: PyAV is not installed.
@@ -61,16 +62,16 @@ class VideoFile:
 
     Notes:
         Reading the table of packets reads the file once; tables of the last few files are kept. A file is open only
-        while an iterator of `rows` is. An mp4 file whose frames are to be shown turned (a phone's) is refused. A
-        writer holds the bytes of an episode's rows in memory until they are stored: take a file of many GB in several
-        episodes.
+        while an iterator of `rows` is. Frames that are to be shown turned or mirrored (a phone's: a display matrix) are
+        shown so: their rows say it. A writer holds the bytes of an episode's rows in memory until they are stored: take
+        a file of many GB in several episodes.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
-        stream: int = 0,
+        stream: int | None = None,
         start: float = 0.0,
         stop: float | None = None,
         timestamps: npt.ArrayLike | None = None,
@@ -78,7 +79,7 @@ class VideoFile:
     ) -> None:
         self.path = Path(path)
         _check_settings(self.path, stream, start, stop, tolerance)
-        self._stream, self._tolerance = int(stream), tolerance
+        self._stream, self._tolerance = None if stream is None else int(stream), tolerance
         self._table = packet_table(self.path, self._stream)
         shown = _shown_packets(self._table, start - tolerance, np.inf if stop is None else stop - tolerance)
         if not shown.size:
@@ -158,8 +159,8 @@ class VideoFile:
 
 
 def _check_settings(path: Path, stream: Any, start: Any, stop: Any, tolerance: Any) -> None:
-    if not isinstance(stream, Integral) or isinstance(stream, bool) or stream < 0:
-        raise StepError(f"{path}: stream={stream!r}. Allowed: the number of a video stream, from 0.")
+    if stream is not None and (not isinstance(stream, Integral) or isinstance(stream, bool) or stream < 0):
+        raise StepError(f"{path}: stream={stream!r}. Allowed: the number of a video stream, from 0; None for the best.")
     if not _is_real(tolerance) or not tolerance >= 0:
         raise StepError(f"{path}: tolerance={tolerance!r}. Allowed: seconds, 0 or more.")
     if not _is_real(start):
@@ -222,4 +223,5 @@ def _run_rows(table: PacketTable, reader: PacketReader, key: int, packets: list[
         new = [number for number in range(following, packet + 1) if table.pts[number] >= table.pts[key]]
         numbers.update(zip(new, range(len(numbers), len(numbers) + len(new)), strict=True))
         following = max(following, packet + 1)
-        yield pack_row(table.kind, [reader.packet(number) for number in new], numbers[packet], is_sync=place == 0)
+        data = [reader.packet(number) for number in new]
+        yield pack_row(table.kind, data, numbers[packet], is_sync=place == 0, turn=table.turn)

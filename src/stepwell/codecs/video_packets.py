@@ -1,13 +1,14 @@
 """The packets of a video file, as ffmpeg demuxes them: a table of all, and the bytes of some.
 
-PyAV does not say how much later than decoded frames are shown, nor how they are turned; boxes of an mp4 file do::
+PyAV does not say how much later than decoded frames are shown; boxes of an mp4 file do, and how frames are turned::
 
-    moov ── trak ── tkhd                        number of the track, display matrix
+    moov ── mvhd                                display matrix of the film, applied after the track's
+       └─── trak ── tkhd                        number of the track, display matrix
                └─── mdia ── minf ── stbl ── stsz        number of packets
                                        └─── ctts        runs of packets that are shown equally late; none: not late
 
 Source:
-    ISO/IEC 14496-12, sections 4.2, 8.3, 8.6.1.3 and 8.7.3; of matrices section 6.2.2.
+    ISO/IEC 14496-12, sections 4.2, 8.2, 8.3, 8.6.1.3 and 8.7.3; of matrices section 6.2.2.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import math
 import os
 import struct
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice, pairwise
@@ -26,8 +27,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.video_decoding import FrameDecoder
-from stepwell.codecs.video_streams import AV1_CONFIGURATION_BYTES, STREAM_KINDS, stream_of, with_sequence_header
+from stepwell.codecs.video_decoding import FrameDecoder, new_context
+from stepwell.codecs.video_streams import (
+    AV1_CONFIGURATION_BYTES,
+    MIRRORED,
+    STREAM_KINDS,
+    SWAPPED_SIDES,
+    UPSIDE_DOWN,
+    stream_of,
+    turned_size,
+    with_sequence_header,
+)
 from stepwell.errors import DecodeError, MissingDependencyError
 from stepwell.files.local_files import check_status
 
@@ -41,6 +51,7 @@ __all__ = [
     "packet_delays",
     "packet_table",
     "packets_of",
+    "turn_of",
 ]
 
 HEAD = struct.Struct(">I4s")
@@ -49,7 +60,9 @@ FULL_BOX_BYTES = 4
 # after version and flags of a track's header: two times of 32 or 64 bits
 TRACK_PLACES = {0: 8, 1: 16}
 # after version and flags: times, number, duration, layer, group and volume
-MATRIX_PLACES = {0: 36, 1: 48}
+MATRIX_PLACES = {b"tkhd": {0: 36, 1: 48}, b"mvhd": {0: 32, 1: 44}}
+# of what a matrix says of x and y: below it is rounding, beyond it frames lie aslant; about a degree
+MATRIX_SLACK = 0.02
 MATRIX = struct.Struct(">iiiiiiiii")
 STSZ_COUNT_PLACE = FULL_BOX_BYTES + 4
 CTTS_ENTRY = np.dtype([("count", ">u4"), ("offset", ">i4")])
@@ -70,34 +83,49 @@ _FILTERS = {
     "av1": "null",
 }
 
+# the bytes of a key packet of vp9 that say how large its frame is
+VP9_SIZE_BYTES = 9
+
+Matrix = tuple[float, float, float, float]
 Read = Callable[[int, int], bytes]
 
 
 def packet_delays(read: Read, num_bytes: int, track: int, num_packets: int) -> npt.NDArray[np.int64] | None:
     """Return the ticks from decoding to showing each packet of a track, up to a constant; None if unknown."""
     try:
-        data, trak = _track(read, num_bytes, track)
+        data, trak = _track(_head(read, num_bytes), track)
         return _delays(data, _child(data, trak, b"mdia", b"minf", b"stbl"), num_packets)
     except (StopIteration, struct.error, ValueError, KeyError):
         return None
 
 
-def display_matrix(read: Read, num_bytes: int, track: int) -> tuple[float, float, float, float] | None:
+def display_matrix(read: Read, num_bytes: int, track: int) -> Matrix | None:
     """Return how players turn and mirror the frames of a track: x is shown at (a, b), y at (c, d)."""
     try:
-        data, trak = _track(read, num_bytes, track)
-        header = _child(data, trak, b"tkhd")
-        matrix = MATRIX.unpack_from(data, header.start + FULL_BOX_BYTES + MATRIX_PLACES[data[header.start]])
+        data, trak = _track(_head(read, num_bytes), track)
+        a, b, c, d = _matrix(data, trak, b"tkhd")
+        e, f, g, h = _matrix(data, range(len(data)), b"mvhd")
     except (StopIteration, struct.error, ValueError, KeyError):
         return None
-    a, b, _, c, d = (value / 65536 for value in matrix[:5])
+    return a * e + b * g, a * f + b * h, c * e + d * g, c * f + d * h
+
+
+def _matrix(data: bytes, box: range, kind: bytes) -> Matrix:
+    """Return the matrix of the header of a film or track."""
+    header = _child(data, box, kind)
+    place = header.start + FULL_BOX_BYTES + MATRIX_PLACES[kind][data[header.start]]
+    a, b, _, c, d = (value / 65536 for value in MATRIX.unpack_from(data, place)[:5])
     return a, b, c, d
 
 
-def _track(read: Read, num_bytes: int, track: int) -> tuple[bytes, range]:
-    """Return the bytes of a file's head, and the place of a track's description in them."""
+def _head(read: Read, num_bytes: int) -> bytes:
+    """Return the boxes of a file's head; none where it is larger than any film's."""
     moov = next(_boxes(read, 0, num_bytes, b"moov"))
-    data = read(moov.start, len(moov)) if len(moov) <= MAX_MOOV_BYTES else b""
+    return read(moov.start, len(moov)) if len(moov) <= MAX_MOOV_BYTES else b""
+
+
+def _track(data: bytes, track: int) -> tuple[bytes, range]:
+    """Return the bytes of a file's head, and the place of a track's description in them."""
     for trak in _boxes(_reader(data), 0, len(data), b"trak"):
         if _track_of(data, trak) == track:
             return data, trak
@@ -157,8 +185,9 @@ class PacketTable:
     """The packets of one video stream in the file's order, which is that of decoding."""
 
     kind: str  # of the stream, one of `STREAM_KINDS`
-    height: int  # of its frames
+    height: int  # of its frames as they are shown
     width: int  # likewise
+    turn: int  # by which they are turned for that
     dts: npt.NDArray[np.int64]  # int64, decoding times; `NO_TIME` where the file has none
     pts: npt.NDArray[np.int64]  # int64, presentation times
     seconds: npt.NDArray[np.float64]  # float64, presentation times in seconds
@@ -172,19 +201,20 @@ class PacketTable:
     extradata: bytes  # the stream's description in the head of the file
 
 
-def packet_table(path: Path, stream: int) -> PacketTable:
-    """Return the packets of the n-th video stream of a file; reads all of the file, once while it stays the same."""
+def packet_table(path: Path, stream: int | None) -> PacketTable:
+    """Return the packets of a video stream, see `opened_video`; reads all of the file, once while it stays the same."""
     status = path.stat()
     return _packet_table(str(path), stream, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(MAX_KEPT_TABLES)
-def _packet_table(path: str, stream: int, mtime_ns: int, size: int) -> PacketTable:
+def _packet_table(path: str, stream: int | None, mtime_ns: int, size: int) -> PacketTable:
     with opened_video(path, stream) as (container, video):
         base, context, kind = video.time_base, video.codec_context, kind_of(video)
         if kind not in STREAM_KINDS:
             raise DecodeError(f"{path}: video of {kind}. Allowed: {', '.join(STREAM_KINDS)}.")
-        begins = _beginning_test(kind, video)
+        turn = turn_of(path, stream, container, video)
+        begins = _beginning_test(path, kind, video)
         found = [_facts(packet, begins) for packet in packets_of(container, video)]
         if not found or any(pts is None for _, pts, *_ in found):
             raise DecodeError(f"{path}: packets without presentation times. Copy it into an mp4 or mkv file first.")
@@ -195,8 +225,8 @@ def _packet_table(path: str, stream: int, mtime_ns: int, size: int) -> PacketTab
         durations = durations * base.numerator / base.denominator
         return PacketTable(
             kind,
-            context.height,
-            context.width,
+            *turned_size((context.height, context.width), turn),
+            turn,
             dts,
             pts.astype(np.int64),
             seconds,
@@ -222,7 +252,7 @@ def key_places(
         place -= is_late
 
 
-def _check_times(path: str, stream: int) -> None:
+def _check_times(path: str, stream: int | None) -> None:
     """Refuse a file whose frames change their order and whose times do not: avi and asf keep those of decoding."""
     with opened_video(path, stream) as (container, video):
         shown = [frame.pts for frame in islice(container.decode(video), LOOK_FRAMES) if frame.pts is not None]
@@ -250,7 +280,7 @@ class PacketReader:
 
     # For one thread. Keeps the packets from the last one forgotten to the last one returned.
 
-    def __init__(self, path: Path, stream: int, table: PacketTable) -> None:
+    def __init__(self, path: Path, stream: int | None, table: PacketTable) -> None:
         self._path, self._stream, self._table = str(path), stream, table
         self._packets: Generator[tuple[int, bytes | None]] | None = None
         self._kept: dict[int, bytes] = {}
@@ -321,8 +351,8 @@ def packets_of(container: Any, video: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def opened_video(path: str, stream: int) -> Iterator[tuple[Any, Any]]:
-    """Open a file; yields the container and its n-th video stream."""
+def opened_video(path: str, stream: int | None) -> Iterator[tuple[Any, Any]]:
+    """Open a file; yields the container and its n-th video stream, or with None the one that players show."""
     # A text that names other files, a playlist for instance, is refused, whatever the suffix of the file.
     try:
         import av
@@ -338,31 +368,53 @@ def opened_video(path: str, stream: int) -> Iterator[tuple[Any, Any]]:
         raise DecodeError(f"{path}: ffmpeg finds no video in it ({error}).") from error
     with container:
         videos = container.streams.video
-        if not 0 <= stream < len(videos):
-            raise DecodeError(f"{path}: no video stream {stream}. It has {len(videos)}, counted from 0.")
-        if "mp4" in container.format.name:
-            _check_is_upright(path, videos[stream].id)
+        if not 0 <= (stream or 0) < len(videos):
+            raise DecodeError(f"{path}: no video stream {stream or 0}. It has {len(videos)}, counted from 0.")
         try:
-            yield container, videos[stream]
+            yield container, _best(container) if stream is None else videos[stream]
         except av.error.FFmpegError as error:
             raise DecodeError(f"{path}: damaged ({error}).") from error
 
 
-def _check_is_upright(path: str, track: int) -> None:
-    """Refuse frames that players show turned or mirrored: rows hold packets, which say nothing of that."""
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-        num_bytes = os.fstat(file.fileno()).st_size
-        matrix = display_matrix(lambda place, count: os.pread(file.fileno(), count, place), num_bytes, track)
-    if matrix is None or (matrix[1:3] == (0, 0) and matrix[0] >= 0 and matrix[3] >= 0):
-        return
-    a, b, c, d = matrix
+def _best(container: Any) -> Any:
+    """Return the stream that ffmpeg takes where none is named, and no cover that is attached beside another."""
+    from av.stream import Disposition
+
+    best, videos = container.streams.best("video"), container.streams.video
+    films = [video for video in videos if not video.disposition & Disposition.attached_pic] or videos
+    return best if best in films else films[0]
+
+
+def turn_of(path: str, stream: int | None, container: Any, video: Any) -> int:
+    """Return how players turn and mirror the frames of a stream of an open file; see `turned`."""
+    if "mp4" in container.format.name:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            num_bytes = os.fstat(file.fileno()).st_size
+            matrix = display_matrix(lambda place, count: os.pread(file.fileno(), count, place), num_bytes, video.id)
+    else:
+        matrix = _first_matrix(path, stream) if "matroska" in container.format.name else None
+    a, b, c, d = matrix or (1, 0, 0, 1)
+    if abs(b) <= MATRIX_SLACK * abs(a) and abs(c) <= MATRIX_SLACK * abs(d):
+        return UPSIDE_DOWN * (d < 0) | MIRRORED * (a < 0)
+    if abs(a) <= MATRIX_SLACK * abs(b) and abs(d) <= MATRIX_SLACK * abs(c):
+        return SWAPPED_SIDES | UPSIDE_DOWN * (b < 0) | MIRRORED * (c < 0)
     degrees = round(math.degrees(math.atan2(b, a))) % 360
-    mirrored = " and mirrored" if a * d - b * c < 0 else ""
     raise DecodeError(
-        f"{path}: players show its frames turned by {degrees} degrees{mirrored} (a display matrix), which rows "
-        "cannot say. Turn the frames themselves, ffmpeg -i OLD NEW.mp4; or show them as they lie, ffmpeg "
+        f"{path}: players show its frames turned by {degrees} degrees (a display matrix). Allowed: 0, 90, 180 and 270, "
+        "mirrored or not. Turn the frames themselves, ffmpeg -i OLD NEW.mp4; or show them as they lie, ffmpeg "
         "-display_rotation 0 -i OLD -c copy NEW.mp4."
     )
+
+
+def _first_matrix(path: str, stream: int | None) -> Matrix | None:
+    """Return the matrix that a decoder gives with the first frame of a file."""
+    with opened_video(path, stream) as (container, video):
+        frame = next(container.decode(video), None)
+        data = None if frame is None else frame.side_data.get("DISPLAYMATRIX")
+        if data is None:
+            return None
+        a, b, _, c, d = (value / 65536 for value in np.frombuffer(bytes(data), np.int32).tolist()[:5])
+        return a, b, c, d
 
 
 def kind_of(video: Any) -> str:
@@ -387,20 +439,46 @@ def _converter(kind: str, video: Any) -> Callable[[Any], bytes]:
     return convert
 
 
-def _beginning_test(kind: str, video: Any) -> Callable[[Any], bool]:
-    """Return a function of a packet, not yet converted: whether decoding can begin at it."""
+def _beginning_test(path: str, kind: str, video: Any) -> Callable[[Any], bool]:
+    """Return a function of a packet, not yet converted: whether decoding can begin at it. Refuses other sizes."""
     # Files flag more as key packets than that: where h264 refreshes a frame bit by bit, no packet shows all of it.
     convert = _converter(kind, video)
     shape = video.codec_context.height, video.codec_context.width
+    headers: set[bytes] = set()
 
     def begins(packet: Any) -> bool:
-        if not packet.is_keyframe or kind != "h264":
-            return bool(packet.is_keyframe)
+        if not packet.is_keyframe:
+            return False
+        at, base = packet.pts, packet.time_base
         data = convert(packet)
         stream, head = stream_of(kind, data)
-        return stream.is_closed or _shows(FrameDecoder(stream, shape, None), data, head)
+        header = data[:VP9_SIZE_BYTES] if kind == "vp9" else stream.parameters
+        if headers and header not in headers:
+            _check_size(path, kind, data, shape, math.nan if at is None else float(at * base))
+        headers.add(header)
+        return kind != "h264" or stream.is_closed or _shows(FrameDecoder(stream, shape, None), data, head)
 
     return begins
+
+
+def _check_size(path: str, kind: str, data: bytes, shape: tuple[int, int], seconds: float) -> None:
+    """Refuse a key packet, whose header is another than those before, when its frame has another size."""
+    import av
+
+    context = new_context(kind)
+    # with memory of its own: decoders read a few bytes past the end
+    packet = av.Packet(len(data))
+    packet.update(data)
+    # what cannot be decoded is an error of the row that shows it
+    with suppress(av.error.FFmpegError):
+        context.decode(packet)
+        context.decode(None)
+    found = context.height, context.width
+    if all(found) and found != shape:
+        raise DecodeError(
+            f"{path}: its frames are {shape[0]}x{shape[1]}, from {seconds:.3f} s on {found[0]}x{found[1]}. Rows of a "
+            "feature have one size: cut the file there, or scale it, ffmpeg -i OLD NEW.mp4."
+        )
 
 
 def _shows(decoder: FrameDecoder, packet: bytes, head: bytes) -> bool:

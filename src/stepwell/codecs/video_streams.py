@@ -14,7 +14,7 @@ A row's bytes are a marker that decoders skip, then the packets of the row::
     mpeg4  00 00 01 b2 34 80   F  C C C C  numbers  packets      user data
     vp9    00 00 01 b2 39 80   F  C C C C  numbers  packets      no stream that can be cut: only stepwell reads it
 
-    F        flags; bit 0: the row begins a run
+    F        flags; bit 0: the row begins a run; bits 1 to 3: how its frame is turned before it is shown
     C        CRC-32 of the following bytes, begun with F; little-endian, the top bit of each byte set
     numbers  number of packets, the size of each, and the frame of the run that the row shows; 6 bits a byte, low ones
              first, bit 6 where more follow
@@ -23,6 +23,9 @@ Every byte from F on has its top bit set: no start code arises in a marker. So t
 an elementary stream that ffmpeg plays when its format is named: ``ffplay -f h264 NAME.bin``; hevc; obu for av1.
 Packets are in the order of decoding, with parameter sets in band. **Frame** n of a run is the one that its n-th
 packet makes: own recordings show frames 0, 1, 2, ..., those with B-frames jump.
+
+A **turn** is one of the eight ways in which a frame can lie: 1, rows and columns change places; then 2, upside down;
+then 4, left is right. Files say so in a display matrix, and rows that were taken from them in their flags.
 """
 
 from __future__ import annotations
@@ -30,15 +33,20 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
 
 from stepwell.errors import DecodeError
 
 __all__ = [
     "FLAGS_PLACE",
+    "MIRRORED",
     "START_CODE",
     "STREAM_KINDS",
+    "SWAPPED_SIDES",
     "SYNC_FLAG",
+    "UPSIDE_DOWN",
     "LastStream",
     "SampleFormat",
     "StreamId",
@@ -46,11 +54,15 @@ __all__ = [
     "pack_row",
     "parse_row",
     "stream_of",
+    "turned",
+    "turned_size",
     "with_sequence_header",
 ]
 
 FLAGS_PLACE = 6
 SYNC_FLAG = 0x01
+TURN_SHIFT, TURN_MASK = 1, 0x07
+SWAPPED_SIDES, UPSIDE_DOWN, MIRRORED = 1, 2, 4
 TOP_BIT = 0x80
 MORE_BIT = 0x40
 TOP_BITS = 0x80808080
@@ -81,16 +93,29 @@ class VideoRow(NamedTuple):
     # of the row, in the order of decoding; none where the row shows a frame of an earlier row
     packets: list[memoryview]
     frame: int  # which frame of the run the row shows
+    turn: int = 0  # how it is shown
 
 
-def pack_row(kind: str, packets: Sequence[bytes], frame: int, *, is_sync: bool) -> bytes:
+def turned(pixels: npt.NDArray[Any], turn: int) -> npt.NDArray[Any]:
+    """Return a view of a frame [height, width, ...] as it is shown."""
+    if turn & SWAPPED_SIDES:
+        pixels = pixels.swapaxes(0, 1)
+    return pixels[:: -1 if turn & UPSIDE_DOWN else 1, :: -1 if turn & MIRRORED else 1]
+
+
+def turned_size(size: tuple[int, int], turn: int) -> tuple[int, int]:
+    """Return height and width of a frame as it is shown, or of one that is shown as it is stored."""
+    return size[::-1] if turn & SWAPPED_SIDES else size
+
+
+def pack_row(kind: str, packets: Sequence[bytes], frame: int, *, is_sync: bool, turn: int = 0) -> bytes:
     """Return the bytes of a row."""
     if kind == "av1":
         packets = _delimited(packets)
     numbers = b"".join(map(_pack_number, (len(packets), *map(len, packets), frame)))
     numbers += AV1_TRAILING_BITS * (kind == "av1")
     body = numbers + b"".join(packets)
-    flags = TOP_BIT | (SYNC_FLAG if is_sync else 0)
+    flags = TOP_BIT | turn << TURN_SHIFT | (SYNC_FLAG if is_sync else 0)
     checksum = (zlib.crc32(body, flags) | TOP_BITS).to_bytes(CHECKSUM_BYTES, "little")
     return _mark(kind, HEAD_BYTES + len(numbers)) + bytes((flags,)) + checksum + body
 
@@ -131,7 +156,7 @@ def parse_row(blob: bytes | memoryview) -> VideoRow:
         place += size
     if place != len(blob):
         raise DecodeError(f"video row of {len(blob)} bytes: its packets end at byte {place}.")
-    return VideoRow(kind, flags & SYNC_FLAG != 0, packets, frame)
+    return VideoRow(kind, flags & SYNC_FLAG != 0, packets, frame, flags >> TURN_SHIFT & TURN_MASK)
 
 
 def _delimited(packets: Sequence[bytes]) -> list[bytes]:

@@ -83,8 +83,8 @@ def _stream(kind: str, packet: bytes) -> StreamId:
 
 
 def _is_plain(rows: Sequence[VideoRow]) -> bool:
-    """Return whether each row has one packet and shows the frame of that packet, from a sync row on."""
-    is_one = all(len(row.packets) == 1 and row.kind == rows[0].kind for row in rows)
+    """Return whether each row has one packet and shows the frame of that packet as it lies, from a sync row on."""
+    is_one = all(len(row.packets) == 1 and row.kind == rows[0].kind and not row.turn for row in rows)
     follows = all(row.frame == (0 if row.is_sync else before.frame + 1) for before, row in pairwise(rows))
     return is_one and follows and rows[0].is_sync and rows[0].frame == 0
 

@@ -9,6 +9,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from operator import add, attrgetter
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from stepwell.codecs.codec import RowEncoder, SequentialCodec, register_codec
 from stepwell.codecs.video_decoding import open_decoder
 from stepwell.codecs.video_encoding import check_is_video
 from stepwell.codecs.video_files import VideoFile
+from stepwell.codecs.video_packets import PacketReader, PacketTable
 from stepwell.codecs.video_streams import LastStream, StreamId
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.files.local_files import FileState, OpenFile, open_file, state_of
@@ -55,6 +57,8 @@ class KnownVideo:
 
     def packets(self, numbers: Sequence[int]) -> list[bytes]:
         """Return the packets of ascending numbers as a decoder takes them, by one read if they lie close together."""
+        if self.index.demuxed is not None:
+            return self._demuxed(self.index.demuxed, numbers)
         # one at a time: most runs are of a few packets, and numpy's calls cost more than they save
         places = list(map(self.index.positions.item, numbers))
         sizes = list(map(self.index.sizes.item, numbers))
@@ -73,6 +77,16 @@ class KnownVideo:
         if sum(map(len, parts)) < sum(sizes):
             raise DecodeError(f"the file is cut off: {end} bytes are needed, it has {file.num_bytes}")
         return self.index.samples.packets(parts, is_key=True)
+
+    def _demuxed(self, table: PacketTable, numbers: Sequence[int]) -> list[bytes]:
+        """Return packets that ffmpeg puts together."""
+        if _is_changed(self):
+            raise DecodeError("the file was changed while it was read")
+        reader = PacketReader(Path(self.path), None, table)
+        try:
+            return list(map(reader.packet, numbers))
+        finally:
+            reader.close()
 
     def _opened(self) -> OpenFile:
         file = open_file(self.path, self.state)
@@ -195,7 +209,7 @@ def keep_frames(num_bytes: int) -> None:
 
 @register_codec
 class VideoFileCodec(NumberedFileCodec, SequentialCodec):
-    """References into mp4 files: a row shows the frame nearest to a time.
+    """References into video files: a row shows the frame nearest to a time.
 
     ::
 
@@ -335,7 +349,7 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
             is_kept = KEPT.frames and (video, next(iter(wanted))) in KEPT.frames
             if is_kept and (kept := KEPT.find(video, wanted)) is not None:
                 for (stream, frame), outs in zip(kept, wanted.values(), strict=True):
-                    open_decoder(stream, self._shape, size).write(frame, outs[0])
+                    open_decoder(stream, self._shape, size, index.turn).write(frame, outs[0])
                     for out in outs[1:]:
                         out[...] = outs[0]
                 return
@@ -346,7 +360,7 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
                 places = dict(zip(numbers, range(len(numbers)), strict=True))
                 outs_of = dict(zip(map(places.__getitem__, wanted), wanted.values(), strict=True))
                 came: dict[int, Any] | None = {} if KEPT.max_bytes else None
-                open_decoder(stream, self._shape, size).decode(packets, head, outs_of, came)
+                open_decoder(stream, self._shape, size, index.turn).decode(packets, head, outs_of, came)
                 if came and len(came) > len(wanted):
                     KEPT.keep(video, stream, numbers, wanted, came)
                 return

@@ -8,7 +8,8 @@
     file       |packet 0|packet 1|....|      position, size
 
 It is made of ffmpeg's own index and of the delays in the file's head, without reading the packets. Where that does not
-say everything (other formats than mp4, fragments, edit lists that leave frames out) all packets are read once.
+say everything (other formats than mp4, fragments, edit lists that leave frames out) all packets are read once. Formats
+that cut packets up (ts) have their packets read by ffmpeg, which opens the file for every run.
 """
 
 from __future__ import annotations
@@ -22,24 +23,36 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.video_packets import Read, kind_of, opened_video, packet_delays, packet_table, packets_of
-from stepwell.codecs.video_streams import STREAM_KINDS, SampleFormat
+from stepwell.codecs.video_packets import (
+    PacketTable,
+    Read,
+    kind_of,
+    opened_video,
+    packet_delays,
+    packet_table,
+    packets_of,
+    turn_of,
+)
+from stepwell.codecs.video_streams import STREAM_KINDS, SampleFormat, turned_size
 from stepwell.errors import DecodeError
 
 __all__ = ["VideoIndex", "exact_index", "make_index"]
 
 LOOK_PACKETS = 3
 LOOK_LATE_PACKETS = 8
+# what mkv has in front of a packet and ffmpeg counts to it
+MAX_BLOCK_HEAD_BYTES = 64
 PTS = 2
 KEY_FLAG, DISCARD_FLAG = 1, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VideoIndex:
-    """The first video stream of a file."""
+    """The video stream of a file that players show."""
 
-    height: int  # of its frames
+    height: int  # of its frames as they are shown
     width: int  # likewise
+    turn: int  # by which they are turned for that
     samples: SampleFormat  # how its packets become those of a decoder
     seconds: npt.NDArray[np.float64]  # float64 [n], when each frame that is shown is, ascending
     packets: npt.NDArray[np.int32] | None  # int32 [n], the packet that makes it; None: packet i makes frame i
@@ -50,12 +63,16 @@ class VideoIndex:
     keys: npt.NDArray[np.int32]  # int32 [k], the packets at which decoding may begin, ascending
     key_frames: npt.NDArray[np.int32]  # int32 [k], at which frame each of their runs begins
     is_exact: bool  # whether every key packet was looked at: h264 flags some at which decoding cannot begin
+    # where the file does not hold its packets as they are: what ffmpeg needs to find them
+    demuxed: PacketTable | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
         arrays = (self.seconds, self.packets, self.pts, self.positions, self.sizes, self.keys)
         own = 0 if self.key_frames is self.keys else self.key_frames.nbytes
+        if self.demuxed is not None:
+            own += sum(array.nbytes for array in vars(self.demuxed).values() if isinstance(array, np.ndarray))
         return own + sum(array.nbytes for array in arrays if array is not None)
 
     def find(self, seconds: float) -> tuple[int, int, int]:
@@ -111,21 +128,15 @@ class VideoIndex:
 
 def make_index(path: str, num_bytes: int, read: Read) -> VideoIndex:
     """Return the index of a file."""
-    with opened_video(path, 0) as (container, video):
+    with opened_video(path, None) as (container, video):
         found = _index_of_head(path, container, video, num_bytes, read)
     return found or exact_index(path, read)
 
 
 def exact_index(path: str, read: Read) -> VideoIndex:
     """Return the index of a file from all of its packets; see `make_index`."""
-    table = packet_table(Path(path), 0)
-    with opened_video(path, 0) as (container, video):
-        for packet in islice(packets_of(container, video), LOOK_PACKETS):
-            if packet.pos is None or read(packet.pos, packet.size) != bytes(packet):
-                raise DecodeError(
-                    f"{path}: a file of this format ({container.format.name}) does not hold its packets as they are. "
-                    "Copy its streams into an mp4 file: ffmpeg -i OLD -c copy NEW.mp4."
-                )
+    table = packet_table(Path(path), None)
+    positions = _positions(path, table, read)
     shown = np.argsort(table.pts, kind="stable")
     shown = shown[table.is_shown[shown]]
     if not len(shown):
@@ -136,11 +147,30 @@ def exact_index(path: str, read: Read) -> VideoIndex:
         table.seconds[shown],
         shown,
         table.pts,
-        table.positions,
+        table.positions if positions is None else positions,
         table.sizes,
         table.is_key,
+        turn=table.turn,
         is_exact=True,
+        demuxed=table if positions is None else None,
     )
+
+
+def _positions(path: str, table: PacketTable, read: Read) -> npt.NDArray[np.int64] | None:
+    """Return where in the file the bytes of each packet lie, int64 [m]; None where those of one lie apart."""
+    found: list[int] = []
+    with opened_video(path, None) as (container, video):
+        for packet in packets_of(container, video):
+            if packet.pos is None:
+                return None
+            data = bytes(packet)
+            shift = read(packet.pos, len(data) + MAX_BLOCK_HEAD_BYTES).find(data)
+            if shift < 0:
+                return None
+            found.append(packet.pos + shift)
+            if len(found) == LOOK_PACKETS and found == table.positions[:LOOK_PACKETS].tolist():
+                return table.positions
+    return np.array(found, np.int64)
 
 
 def _index_of_head(path: str, container: Any, video: Any, num_bytes: int, read: Read) -> VideoIndex | None:
@@ -160,6 +190,7 @@ def _index_of_head(path: str, container: Any, video: Any, num_bytes: int, read: 
     if shift is None:
         return None
     pts += shift
+    turn = turn_of(path, None, container, video)
     is_whole = (positions + sizes).max() <= num_bytes
     # the last packets of a truncated file cannot be looked at; reading one of them is an error
     if is_whole and not _is_confirmed(container, video, np.stack([positions, sizes, pts, is_key], axis=1)):
@@ -167,7 +198,7 @@ def _index_of_head(path: str, container: Any, video: Any, num_bytes: int, read: 
     shown = np.argsort(pts, kind="stable")
     base = video.time_base
     return _built(
-        (context.height, context.width),
+        turned_size((context.height, context.width), turn),
         _samples(path, kind, bytes(context.extradata or b"")),
         pts[shown] * base.numerator / base.denominator,
         shown,
@@ -175,6 +206,7 @@ def _index_of_head(path: str, container: Any, video: Any, num_bytes: int, read: 
         positions,
         sizes,
         is_key,
+        turn=turn,
         is_exact=kind != "h264",
     )
 
@@ -193,7 +225,9 @@ def _built(
     shown: npt.NDArray[np.int64],
     pts: npt.NDArray[np.int64],
     *where: npt.NDArray[Any],
+    turn: int,
     is_exact: bool,
+    demuxed: PacketTable | None = None,
 ) -> VideoIndex:
     """Return an index of packets, and of those that are shown, in that order."""
     positions, sizes, is_key = where
@@ -202,6 +236,7 @@ def _built(
     small_keys = keys.astype(np.int32)
     return VideoIndex(
         *shape,
+        turn,
         samples,
         seconds,
         None if is_plain else shown.astype(np.int32),
@@ -211,6 +246,7 @@ def _built(
         small_keys,
         small_keys if is_plain else np.sort(np.searchsorted(pts[shown], pts[keys])).astype(np.int32),
         is_exact,
+        demuxed,
     )
 
 

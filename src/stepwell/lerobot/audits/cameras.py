@@ -555,7 +555,7 @@ def watch_frames(watch: CameraWatch, path: str, members: Integers, advance: Call
 
 
 def _frames(path: Any) -> Iterator[Any]:
-    with opened_video(str(path), 0) as (container, video):
+    with opened_video(str(path), None) as (container, video):
         yield from container.decode(video)
 
 

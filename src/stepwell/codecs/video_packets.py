@@ -44,6 +44,7 @@ from stepwell.files.local_files import check_status
 __all__ = [
     "PacketReader",
     "PacketTable",
+    "claimed_bytes",
     "display_matrix",
     "key_places",
     "kind_of",
@@ -108,6 +109,20 @@ def display_matrix(read: Read, num_bytes: int, track: int) -> Matrix | None:
     except (StopIteration, struct.error, ValueError, KeyError):
         return None
     return a * e + b * g, a * f + b * h, c * e + d * g, c * f + d * h
+
+
+def claimed_bytes(read: Read, num_bytes: int) -> int:
+    """Return how long an mp4 file is by the heads of its boxes: more than it has where it was cut off."""
+    end = 0
+    while end + LARGE_HEAD.size <= num_bytes:
+        size, kind, large = LARGE_HEAD.unpack(read(end, LARGE_HEAD.size))
+        if end == 0 and kind != b"ftyp":
+            return num_bytes
+        size = large if size == 1 else size
+        if size < HEAD.size:  # 0: up to the end of the file
+            return num_bytes
+        end += size
+    return max(end, num_bytes)
 
 
 def _matrix(data: bytes, box: range, kind: bytes) -> Matrix:

@@ -112,7 +112,8 @@ def audit(
     info = read_info(root, tally)
     if info is None:
         tally.skip("everything else: it can only be understood with meta/info.json")
-        return AuditReport(os.fspath(source), "unknown", 0, 0, tally.findings(), tuple(tally.unchecked))
+        findings = tally.findings(os.fspath(source))
+        return AuditReport(os.fspath(source), "unknown", 0, 0, findings, tuple(tally.unchecked))
     table = read_episodes(root, info, tally)
     wanted = place.episodes if episodes is None else episodes
     chosen = None if wanted is None else _places_of(table, wanted)
@@ -120,8 +121,8 @@ def audit(
     if snapshot is not None:
         _fetch(snapshot, subject, progress)
     num_rows = _Audit(subject, deep).run(progress)
-    unchecked = tuple(tally.unchecked)
-    return AuditReport(os.fspath(source), info.version, len(subject.places), num_rows, tally.findings(), unchecked)
+    findings, unchecked = tally.findings(os.fspath(source), info.version), tuple(tally.unchecked)
+    return AuditReport(os.fspath(source), info.version, len(subject.places), num_rows, findings, unchecked)
 
 
 def _directory(place: Source) -> Path:

@@ -1,5 +1,7 @@
 """Each defect of the tables is found under its code, with the episodes that it touches, and nothing else is."""
 
+import shutil
+
 import pytest
 
 pa = pytest.importorskip("pyarrow")
@@ -178,6 +180,19 @@ def test_a_missing_data_file_is_named_with_its_episodes(version, tmp_path):
     report = audit(root)
     assert found(report, unchecked=UNCHECKED[version]) == {"data-missing": [1]}
     assert "data/chunk-000" in report.findings[0].message
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_data_files_in_a_directory_of_another_name_are_one_finding_with_the_command_that_mends_it(version, tmp_path):
+    root = tiny(tmp_path, version, files=3)
+    (root / "data").rename(root / "parquet")
+    (finding,) = [finding for finding in audit(root).findings if finding.code == "data-missing"]
+    assert finding.message.startswith("3 of 3 files are missing, the first is data/chunk-000/")
+    assert finding.command == f"mv {root}/parquet {root}/data"
+    # the table of episodes has a file of the same name
+    shutil.rmtree(root / "parquet")
+    (finding,) = [finding for finding in audit(root).findings if finding.code == "data-missing"]
+    assert finding.message.endswith("; there is no directory data") and not finding.command
 
 
 @pytest.mark.parametrize("version", ["v2.0", "v2.1", "v3.0"])

@@ -1,5 +1,8 @@
 """Each defect of the videos and of the spans in them is found under its code, with the episodes that it touches."""
 
+import shlex
+import shutil
+import subprocess
 from fractions import Fraction
 
 import numpy as np
@@ -7,11 +10,12 @@ import pytest
 
 pq = pytest.importorskip("pyarrow.parquet")
 av = pytest.importorskip("av")
+written_videos = pytest.importorskip("written_videos")
 
 from stepwell.lerobot.auditing import audit  # noqa: E402
 from stepwell.testing.lerobot import tiny_lerobot_picture  # noqa: E402
 
-from .damage import change_column, cut_off, episode_files, found, set_span, tiny_set  # noqa: E402
+from .damage import change_column, change_json, cut_off, episode_files, found, set_span, tiny_set  # noqa: E402
 
 CAMERA = "observation.images.top"
 SIZE = (32, 48)
@@ -50,8 +54,13 @@ SPANS = {
     "beyond the end": ({2: {"from_timestamp": 1.5, "to_timestamp": 2.1}}, {"span-beyond-end": [2]}),
     "one frame late": ({2: {"from_timestamp": 1.3, "to_timestamp": 1.9}}, {"span-beyond-end": [2]}),
     "before the beginning": ({0: {"from_timestamp": -0.3, "to_timestamp": 0.2}}, {"span-beyond-end": [0]}),
-    "too long": ({0: {"to_timestamp": 0.9}}, {"span-length": [0]}),
-    "too short": ({2: {"to_timestamp": 1.6}}, {"span-length": [2]}),
+    # the frames up to the next span are as many as rows
+    "too long": ({0: {"to_timestamp": 0.9}}, {"span-end": [0]}),
+    "too short": ({2: {"to_timestamp": 1.6}}, {"span-end": [2]}),
+    "up to the time of the last frame": (
+        {0: {"to_timestamp": 0.4}, 1: {"to_timestamp": 1.1}, 2: {"to_timestamp": 1.7}},
+        {"span-end": [0, 1, 2]},
+    ),
     "beside the grid": ({1: {"from_timestamp": 0.5003, "to_timestamp": 1.2003}}, {"span-grid": [1]}),
     "rounded": ({1: {"from_timestamp": 0.50000001, "to_timestamp": 1.2}}, {}),
 }
@@ -64,6 +73,29 @@ def test_a_span_that_is_wrong_is_found_alone(name, tmp_path):
     for episode, values in changes.items():
         set_span(root, CAMERA, episode, **values)
     assert found(audit(root)) == codes
+
+
+def test_spans_up_to_the_last_frame_are_a_warning_that_says_how_many_frames_there_are(tmp_path):
+    root = tiny(tmp_path)
+    set_span(root, CAMERA, 0, to_timestamp=0.4)
+    report = audit(root)
+    assert report.is_ok
+    assert report.findings[0].message == (
+        f"{CAMERA}: the span of episode 0 is 4 frames, it has 5 rows and 5 frames up to the next span or the end"
+    )
+
+
+def test_rows_that_are_fewer_than_the_frames_of_their_span_are_an_error(tmp_path):
+    root = tiny(tmp_path)
+    encode(videos(root)[0], 20)
+    set_span(root, CAMERA, 0, to_timestamp=0.7)
+    set_span(root, CAMERA, 1, from_timestamp=0.7, to_timestamp=1.4)
+    set_span(root, CAMERA, 2, from_timestamp=1.4, to_timestamp=2.0)
+    codes = found(audit(root))
+    assert codes == {"span-length": [0], "video-unused": []}
+    # the next span counts though its episode is not asked for
+    chosen = ["totals and statistics of the whole dataset"]
+    assert found(audit(root, episodes=[0]), unchecked=chosen) == {"span-length": [0]}
 
 
 def set_spans(root, starts):
@@ -111,6 +143,89 @@ def test_a_missing_video_is_named_with_its_episodes(version, tmp_path):
     videos(root)[1].unlink()
     several = {"video-several-files": [1, 2]} if version == "v3.0" else {}
     assert found(audit(root)) == {"video-missing": [1], **several}
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_many_missing_videos_are_one_finding(version, tmp_path):
+    cameras = {CAMERA: ("video", SIZE), "observation.images.side": ("video", SIZE)}
+    root = tiny_set(tmp_path, version=version, files=3, cameras=cameras)
+    paths = videos(root)
+    for path in paths[:2]:
+        path.unlink()
+    (finding,) = audit(root).errors
+    first = paths[0].relative_to(root)
+    assert finding.message == f"observation.images.side: 2 of 6 files are missing, the first is {first}"
+    assert finding.command == "" and finding.episodes.tolist() == [0, 1]
+    shutil.rmtree(root / "videos")
+    (finding,) = audit(root).errors
+    assert finding.message == f"6 of 6 files are missing, the first is {first}; there is no directory videos"
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_videos_in_a_directory_of_another_name_are_one_finding_with_the_command_that_mends_it(version, tmp_path):
+    root = tiny(tmp_path, version, files=3)
+    (root / "videos").rename(root / "video")
+    (finding,) = audit(root).errors
+    assert finding.code == "video-missing" and finding.episodes.tolist() == [0, 1, 2]
+    assert finding.message.startswith(f"{CAMERA}: 3 of 3 files are missing, the first is videos/")
+    assert finding.message.endswith("000.mp4 is there: video instead of videos")
+    assert f"$ mv {root}/video {root}/videos" in str(audit(root))
+    subprocess.run(shlex.split(finding.command), check=True)
+    assert audit(root).is_ok
+
+
+def test_videos_of_another_ending_and_below_another_directory_are_told(tmp_path):
+    root = tiny(tmp_path)
+    (path,) = videos(root)
+    path.rename(path.with_suffix(".mkv"))
+    (finding,) = audit(root).errors
+    assert finding.message.endswith("file-000.mkv is there: its ending is another than meta/info.json says")
+    path.with_suffix(".mkv").rename(path)
+    (root / "unpacked").mkdir()
+    (root / "videos").rename(root / "unpacked/videos")
+    (finding,) = audit(root).errors
+    assert finding.message.endswith("file-000.mp4 is there: unpacked instead of the root") and not finding.command
+
+
+def test_pointers_of_git_lfs_are_one_finding(tmp_path):
+    root = tiny(tmp_path, files=3)
+    for path in videos(root):
+        path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1234\n")
+    report = audit(root)
+    assert found(report) == {"video-several-files": [1, 2], "video-pointer": [0, 1, 2]}
+    assert report.errors[0].command == f"git -C {root} lfs pull"
+
+
+def test_turned_videos_are_a_warning(tmp_path):
+    root = tiny(tmp_path)
+    written_videos.set_matrix(videos(root)[0], (-1, 0, 0, -1))
+    report = audit(root, deep=True)
+    assert found(report) == {"video-rotation": [0, 1, 2]} and report.is_ok
+    # the sides change places, too, and info.json tells of those of the frames as they lie
+    encode(videos(root)[0], 18)
+    written_videos.set_matrix(videos(root)[0], (0, 1, -1, 0))
+    assert found(audit(root)) == {"video-rotation": [0, 1, 2], "video-size": [0, 1, 2]}
+
+
+def test_another_encoding_than_info_json_says_is_a_warning(tmp_path):
+    root = tiny(tmp_path)
+    change_json(
+        root / "meta/info.json", lambda info: info["features"][CAMERA]["info"].update({"video.codec": "libx264"})
+    )
+    assert found(audit(root)) == {}
+    change_json(root / "meta/info.json", lambda info: info["features"][CAMERA]["info"].update({"video.codec": "av1"}))
+    report = audit(root)
+    assert found(report) == {"video-codec": [0, 1, 2]} and report.is_ok
+    assert "file-000.mp4 is h264, av1 in info.json" in report.findings[0].message
+
+
+def test_a_size_that_changes_in_the_middle_is_found_by_looking_at_every_frame(tmp_path):
+    root = tiny(tmp_path, lengths=(10, 10), fps=25)
+    written_videos.write_two_sizes(videos(root)[0], (SIZE, (64, 80)))
+    errors = {error.code: error.episodes.tolist() for error in audit(root, deep=True).errors}
+    assert errors["video-size"] == [1]
+    # PyAV before 17 does not show what the head of a file says: its packets are looked at, which refuses the file
+    assert errors.keys() <= {"video-size", "video-unreadable"}
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])

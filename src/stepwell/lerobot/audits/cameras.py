@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,11 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.video_packets import opened_video
+from stepwell.codecs.video_packets import claimed_bytes, opened_video, turn_of
+from stepwell.codecs.video_streams import turned
 from stepwell.errors import DecodeError, MissingDependencyError, StepwellError
+from stepwell.lerobot.audits.absence import Absences
 from stepwell.lerobot.audits.episodes import NOWHERE, TOLERANCE_SECONDS, Places
 from stepwell.lerobot.audits.meta import StoredStatistics, check_camera_statistics
-from stepwell.lerobot.audits.report import Rule, Subject, Tally
+from stepwell.lerobot.audits.report import ENCODE_AGAIN, WRITE_AGAIN, Rule, Subject, Tally
 from stepwell.lerobot.audits.rows import DataFile, data_paths, read_data_files
 from stepwell.lerobot.parquet_images import PILLOW_FORMATS
 from stepwell.lerobot.statistics import StatisticsSum, image_summary, sampled_steps
@@ -49,6 +52,13 @@ BLOCK = 8
 STILL_LEVELS, BLACK_LEVEL = 4.0, 8.0
 SHORTEST_STEPS = 3
 SAMPLED_IMAGES = 16
+LFS_HEAD = b"version https://git-lfs.github.com/spec/"
+# names of encoders, and others, that stand in info.json
+CODEC_NAMES = {"libsvtav1": "av1", "libaom-av1": "av1", "libdav1d": "av1", "libx264": "h264", "avc1": "h264"} | {
+    "libx265": "hevc",
+    "h265": "hevc",
+    "libvpx-vp9": "vp9",
+}
 AGAIN = "Correct from_timestamp and file_index in meta/episodes: these steps show"
 
 MISSING = Rule("video-missing", "error", "Download it again, or leave these episodes out.")
@@ -76,6 +86,22 @@ TIMES = Rule(
     "FrameTimestampError) or another one.",
 )
 SIZE = Rule("video-size", "error", "Correct the shape in info.json, or encode the video again.")
+ROTATION = Rule(
+    "video-rotation",
+    "warning",
+    "Encode the video again as it is shown: stepwell, torchcodec and players follow the file's display matrix, other "
+    "decoders (PyAV, OpenCV by its version) show the frames as they lie.",
+    ENCODE_AGAIN,
+)
+CODEC = Rule(
+    "video-codec",
+    "warning",
+    "Correct video.codec in info.json: recorders that go on encode by it, and decoders are chosen by it.",
+    WRITE_AGAIN,
+)
+POINTER = Rule(
+    "video-pointer", "error", "Fetch the contents: these files are what git leaves where Git LFS is not installed."
+)
 SEVERAL = Rule(
     "video-several-files",
     "warning",
@@ -88,6 +114,13 @@ RESTART = Rule(
 BEYOND = Rule("span-beyond-end", "error", f"{AGAIN} no frames, or the last one over and over.")
 OVERLAP = Rule("span-overlap", "error", f"{AGAIN} another episode.")
 LENGTH = Rule("span-length", "error", "Look which is right: steps and frames drift apart if some were dropped.")
+END = Rule(
+    "span-end",
+    "warning",
+    "Write to_timestamp = from_timestamp + length / fps. Readers take from_timestamp alone and show the right frames; "
+    "tools that cut videos at to_timestamp lose some, or take those of the next episode.",
+    WRITE_AGAIN,
+)
 OFF_GRID = Rule(
     "span-grid",
     "error",
@@ -99,11 +132,13 @@ NO_KEY = Rule(
     "video-no-key",
     "warning",
     "Encode with a key frame at each episode's beginning: cutting without encoding again takes wrong frames.",
+    ENCODE_AGAIN,
 )
 OPEN_GROUP = Rule(
     "video-open-gop",
     "warning",
     "Encode with closed groups of pictures: frames at these episodes' beginning are made of those of the one before.",
+    ENCODE_AGAIN,
 )
 IMAGE_MISSING = Rule(
     "image-missing", "error", "Write the bytes of the pictures into the data files: the paths there lead nowhere else."
@@ -123,6 +158,7 @@ class VideoFile:
     index: VideoIndex
     is_regular: bool  # whether frame n is shown at n / fps
     num_bytes: int
+    claimed_bytes: int  # by the file's own account
 
     @property
     def num_frames(self) -> int:
@@ -134,12 +170,14 @@ class VideoFile:
         return np.array([self.index.nearest(time) for time in seconds.tolist()], np.int64)
 
     @property
-    def needed_bytes(self) -> int:
+    def indexed_bytes(self) -> int:
         """Where the last packet ends: beyond the file, when it was cut off and its index lies at its head."""
         return int((self.index.positions + self.index.sizes).max(initial=0))
 
     def is_cut(self, frame: int, count: int) -> bool:
-        """Whether one of some frames lies beyond the end of the file."""
+        """Whether one of some frames lies beyond the end of the file; PyAV before 17 only knows those before it."""
+        if frame + count > self.num_frames:
+            return True
         packets = [self.index.packet_of(at) for at in range(frame, min(frame + count, self.num_frames))]
         return bool((self.index.positions[packets] + self.index.sizes[packets] > self.num_bytes).any())
 
@@ -178,28 +216,47 @@ def _first_slice(data: bytes, length_bytes: int) -> int | None:
     return None
 
 
-def open_video_file(subject: Subject, camera: str, path: str, episodes: Integers) -> VideoFile | None:
+def open_video_file(absences: Absences, camera: str, path: str, episodes: Integers) -> VideoFile | None:
     """Look at one file; None where it cannot be read."""
-    about = f"{camera}: {path}"
+    subject, about = absences.subject, f"{camera}: {path}"
     try:
         with (subject.root / path).open("rb", buffering=0) as file:
             descriptor = file.fileno()
+
+            def read(place: int, count: int) -> bytes:
+                return os.pread(descriptor, count, place)
+
             size = os.fstat(descriptor).st_size
-            index = make_index(str(subject.root / path), size, lambda place, count: os.pread(descriptor, count, place))
+            if read(0, len(LFS_HEAD)) == LFS_HEAD:
+                command = shlex.join(["git", "-C", str(subject.root), "lfs", "pull"])
+                subject.tally.add(POINTER, camera, f"{path}: a pointer of Git LFS", episodes, command=command)
+                return None
+            index, claimed = make_index(str(subject.root / path), size, read), claimed_bytes(read, size)
     except FileNotFoundError:
-        subject.tally.add(MISSING, about, "no such file", episodes)
+        absences.add(path, episodes.tolist(), camera)
     except MissingDependencyError as error:
         subject.tally.skip(f"videos: {error}")
     except Exception as error:  # nothing on the disk may end the audit
         problem = str(error) if isinstance(error, StepwellError) else f"{type(error).__name__}: {error}"
         subject.tally.add(UNREADABLE, about, problem, episodes)
     else:
-        _check_size(subject, camera, index, episodes)
-        return VideoFile(subject.root / path, index, _check_times(subject, camera, path, index, episodes), size)
+        _check_form(subject, camera, path, index, episodes)
+        is_regular = _check_times(subject, camera, path, index, episodes)
+        return VideoFile(subject.root / path, index, is_regular, size, claimed)
     return None
 
 
-def _check_size(subject: Subject, camera: str, index: VideoIndex, episodes: Integers) -> None:
+def _check_form(subject: Subject, camera: str, path: str, index: VideoIndex, episodes: Integers) -> None:
+    """Check size and encoding of a file against info.json, and that its frames lie as they are shown."""
+    raw = subject.info.features[camera].raw
+    about = raw.get("info") or raw.get("video_info")
+    codec = about.get("video.codec") if isinstance(about, dict) else None
+    if isinstance(codec, str) and CODEC_NAMES.get(codec, codec) != index.samples.kind:
+        detail = f"{path} is {index.samples.kind}, {codec} in info.json"
+        subject.tally.add(CODEC, camera, detail, episodes)
+    if index.turn:
+        detail = f"players show the frames of {path} turned or mirrored: its display matrix says so"
+        subject.tally.add(ROTATION, camera, detail, episodes)
     height, width = subject.info.features[camera].feature.fixed_shape[:2]
     if (index.height, index.width) != (height, width):
         detail = f"videos of {index.height} x {index.width}, {height} x {width} in info.json"
@@ -240,6 +297,7 @@ class _Spans:
     number: Integers
     start: Floats
     stop: Floats
+    after: Floats  # where the next one in the file begins, of whichever episode; infinite for the last
     length: Integers
 
     def report(self, rule: Rule, wrong: npt.ArrayLike, detail: Callable[[int], str]) -> None:
@@ -256,8 +314,10 @@ def video_members(subject: Subject, camera: str) -> dict[str, Integers]:
 
 def check_videos(subject: Subject, places: Places, advance: Callable[[], None]) -> None:
     """Look at the index of every video file, and at the spans of the episodes in it."""
+    absences, num_files = Absences(subject, MISSING), 0
     for camera in subject.info.video_keys:
         members = video_members(subject, camera)
+        num_files += len(members)
         if subject.info.is_v3 and len(members) > 1:
             later = np.concatenate(list(members.values())[1:])
             detail = f"{len(members)} mp4 files"
@@ -265,12 +325,12 @@ def check_videos(subject: Subject, places: Places, advance: Callable[[], None]) 
         before = 0
         for path, found in members.items():
             spans = _spans_of(subject, camera, found, places)
-            file = open_video_file(subject, camera, path, spans.number)
-            if file is not None and len(spans.number):
-                _check_bytes(f"{camera}: {path}", file, spans)
+            file = open_video_file(absences, camera, path, spans.number)
+            if file is not None and len(spans.number) and _check_bytes(f"{camera}: {path}", file, spans):
                 _check_spans(file, spans, before)
             before += int(spans.length.sum())
             advance()
+    absences.report(num_files)
 
 
 def _spans_of(subject: Subject, camera: str, members: Integers, places: Places) -> _Spans:
@@ -278,17 +338,23 @@ def _spans_of(subject: Subject, camera: str, members: Integers, places: Places) 
     length = np.where(places.length > 0, places.length, episodes.table_length)
     known = members[np.isfinite(spans.start[members]) & (length[members] > 0)]
     order = known[np.argsort(spans.start[known], kind="stable")]
-    return _Spans(subject, camera, episodes.index[order], spans.start[order], spans.stop[order], length[order])
+    start = spans.start[order]
+    is_here = (spans.chunk == spans.chunk[members[0]]) & (spans.file == spans.file[members[0]])
+    begins = np.append(np.sort(spans.start[is_here & np.isfinite(spans.start)]), np.inf)
+    after = begins[np.searchsorted(begins, start, side="right")]
+    return _Spans(subject, camera, episodes.index[order], start, spans.stop[order], after, length[order])
 
 
-def _check_bytes(about: str, file: VideoFile, spans: _Spans) -> None:
-    """Check that the file is as long as its index says; one that was cut off ends within an episode."""
-    if file.needed_bytes <= file.num_bytes:
-        return
+def _check_bytes(about: str, file: VideoFile, spans: _Spans) -> bool:
+    """Check that the file was not cut off; returns whether all of its frames are known."""
+    needed = max(file.indexed_bytes, file.claimed_bytes)
+    if needed <= file.num_bytes:
+        return True
     first = file.nearest(spans.start).tolist()
     is_cut = [file.is_cut(frame, count) for frame, count in zip(first, spans.length.tolist(), strict=True)]
-    detail = f"cut off: it has {file.num_bytes:,} of {file.needed_bytes:,} bytes"
+    detail = f"cut off: it has {file.num_bytes:,} of {needed:,} bytes"
     spans.subject.tally.add(UNREADABLE, about, detail, spans.number[is_cut])
+    return file.indexed_bytes > file.num_bytes
 
 
 def _check_spans(file: VideoFile, spans: _Spans, before: int) -> None:
@@ -300,7 +366,7 @@ def _check_spans(file: VideoFile, spans: _Spans, before: int) -> None:
         is_sound = np.ones(1, np.bool_)
     else:
         spans = _restarted(file, spans, before)
-        _check_lengths(spans)
+        _check_lengths(file, spans)
         is_sound = _check_ends(file, spans)
         is_sound &= _check_grid(file, spans, is_sound)
     # of frames that are not at their times none is known to be the first
@@ -316,17 +382,26 @@ def _restarted(file: VideoFile, spans: _Spans, before: int) -> _Spans:
         return spans
     detail = f"the first span in {file.path.name} is from {shift:.6g} s: counted on from the files before"
     spans.subject.tally.add(RESTART, spans.camera, detail, spans.number)
-    return replace(spans, start=spans.start - shift, stop=spans.stop - shift)
+    return replace(spans, start=spans.start - shift, stop=spans.stop - shift, after=spans.after - shift)
 
 
-def _check_lengths(spans: _Spans) -> None:
-    frames = (spans.stop - spans.start) * spans.subject.info.fps
-    wrong = np.isfinite(spans.stop) & (np.abs(frames - spans.length) > HALF_FRAME)
+def _check_lengths(file: VideoFile, spans: _Spans) -> None:
+    """Compare spans with the rows; of those that differ the frames up to the next span say whether it matters."""
+    fps = spans.subject.info.fps
+    frames = (spans.stop - spans.start) * fps
+    room = np.minimum(spans.after * fps, file.num_frames) - spans.start * fps
+    is_other = np.isfinite(spans.stop) & (np.abs(frames - spans.length) > HALF_FRAME)
+    # table and file both speak of as many frames, and the rows are more or fewer
+    is_drift = is_other & (np.abs(frames - room) < HALF_FRAME)
 
     def detail(at: int) -> str:
         return f"the span of episode {spans.number[at]} is {frames[at]:.4g} frames, it has {spans.length[at]} rows"
 
-    spans.report(LENGTH, wrong, detail)
+    def end_detail(at: int) -> str:
+        return f"{detail(at)} and {room[at]:.4g} frames up to the next span or the end"
+
+    spans.report(LENGTH, is_drift, detail)
+    spans.report(END, is_other & ~is_drift, end_detail)
 
 
 def _check_ends(file: VideoFile, spans: _Spans) -> Mask:
@@ -530,15 +605,21 @@ def watch_frames(watch: CameraWatch, path: str, members: Integers, advance: Call
     known, first = known[order], start[np.isfinite(start)][order].astype(np.int64)
     stop = first + watch.places.length[known]
     shown = 0
+    size: tuple[int, int] | None = None
     try:
-        for frame in _frames(subject.root / path):
+        for frame, turn in _frames(subject.root / path):
             at = int(np.searchsorted(first, shown, "right")) - 1
             if frame.is_corrupt:
                 subject.tally.add(
                     DAMAGED, watch.camera, f"frame {shown} of {path} is damaged", numbers[known[at : at + 1]]
                 )
             elif at >= 0 and shown < stop[at]:
-                watch.see(int(known[at]), shown - int(first[at]), frame.to_ndarray(format="rgb24"))
+                pixels = turned(frame.to_ndarray(format="rgb24"), turn)
+                watch.see(int(known[at]), shown - int(first[at]), pixels)
+            size = size or (frame.height, frame.width)
+            if at >= 0 and (frame.height, frame.width) != size:
+                detail = f"frame {shown} of {path} is {frame.height} x {frame.width}, the first {size[0]} x {size[1]}"
+                subject.tally.add(SIZE, watch.camera, detail, numbers[known[at : at + 1]])
             shown += 1
             advance()
     except FileNotFoundError:
@@ -554,9 +635,12 @@ def watch_frames(watch: CameraWatch, path: str, members: Integers, advance: Call
         subject.tally.add(DAMAGED, watch.camera, detail, numbers[known[stop > shown]])
 
 
-def _frames(path: Any) -> Iterator[Any]:
+def _frames(path: Any) -> Iterator[tuple[Any, int]]:
+    """Yield the frames of a file, and how each is turned."""
     with opened_video(str(path), None) as (container, video):
-        yield from container.decode(video)
+        turn = turn_of(str(path), None, container, video)
+        for frame in container.decode(video):
+            yield frame, turn
 
 
 def check_images(subject: Subject, places: Places, stored: StoredStatistics, progress: bool | None) -> None:

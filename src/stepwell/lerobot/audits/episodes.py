@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.lerobot.audits.absence import Absences
 from stepwell.lerobot.audits.report import Rule, Subject, Tally
 from stepwell.lerobot.audits.rows import Pieces
 from stepwell.lerobot.meta_files import EpisodeRecords
@@ -230,11 +231,14 @@ def _owners(first: Integers, stop: Integers, pieces: Pieces) -> Integers:
 
 
 def _check_absence(subject: Subject, places: Places, paths: Container[str], unread: Container[str]) -> None:
+    absences, members = Absences(subject, MISSING), subject.members(subject.places, subject.data_path)
+    for wanted, found in members.items():
+        if wanted not in paths:
+            absences.add(wanted, subject.episodes.index[found])
+    absences.report(len(members))
     for place in np.setdiff1d(subject.places, places.of_piece).tolist():
         path, number = subject.data_path(place), int(subject.episodes.index[place])
-        if path is not None and path not in paths:
-            subject.tally.add(MISSING, path, "no such file", [number])
-        elif path not in unread:
+        if (path is None or path in paths) and path not in unread:
             subject.tally.add(EMPTY, "", f"episode {number} has no rows", [number])
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from stepwell.errors import FormatError
 from stepwell.lerobot.audits.episodes import Places
-from stepwell.lerobot.audits.report import Rule, Subject, Tally, problem_of
+from stepwell.lerobot.audits.report import WRITE_AGAIN, Rule, Subject, Tally, problem_of
 from stepwell.lerobot.info import INFO_PATH, DatasetInfo, FeatureInfo, Problem
 from stepwell.lerobot.meta_files import (
     EPISODES_FOLDER,
@@ -144,9 +144,12 @@ def check_totals(subject: Subject, num_rows: int, places: Places) -> None:
         found["total_tasks"] = len(subject.tasks)
     if not info.is_v3:
         found["total_videos"] = len(info.video_keys) * len(subject.episodes)
-    for name, number in found.items():
-        if raw.get(name, number) != number:
-            subject.tally.add(TOTALS, "", f"{name} is {raw[name]} in meta/info.json, there are {number}")
+    wrong = {name: number for name, number in found.items() if raw.get(name, number) != number}
+    # of episodes that are not there nothing can be read
+    command = "" if "total_episodes" in wrong else WRITE_AGAIN
+    for name, number in wrong.items():
+        detail = f"{name} is {raw[name]} in meta/info.json, there are {number}"
+        subject.tally.add(TOTALS, "", detail, command=command)
 
 
 Floats = npt.NDArray[np.float64]
@@ -158,22 +161,32 @@ CANCELLED = 1e-3
 RANK_TOLERANCE = 0.02
 # cameras: others look at some images only, and at some of their pixels
 PIXEL_MEAN_TOLERANCE, PIXEL_STD_FACTOR = 0.05, 2.0
-WRITE_AGAIN = "Compute them again: stepwell.lerobot.statistics_of"
+COMPUTE_AGAIN = "Compute them again: stepwell.lerobot.statistics_of"
 
 MISSING = Rule(
-    "statistics-missing", "warning", "Compute them: stepwell.lerobot.statistics_of. Policies normalise by them."
+    "statistics-missing",
+    "warning",
+    "Compute them: stepwell.lerobot.statistics_of. Policies normalise by them.",
+    WRITE_AGAIN,
 )
-WRONG = Rule("statistics", "error", f"{WRITE_AGAIN}: a policy normalises by these, in training and ever after.")
+WRONG = Rule(
+    "statistics",
+    "error",
+    f"{COMPUTE_AGAIN}: a policy normalises by these, in training and ever after.",
+    WRITE_AGAIN,
+)
 QUANTILE = Rule(
     "statistics-quantiles",
     "warning",
-    f"{WRITE_AGAIN}. lerobot up to 0.6.0 stores the mean of the episodes' quantiles; policies that normalise by "
+    f"{COMPUTE_AGAIN}. lerobot up to 0.6.0 stores the mean of the episodes' quantiles; policies that normalise by "
     "quantiles clip the wrong values.",
+    WRITE_AGAIN,
 )
 CAMERA = Rule(
     "statistics-camera",
     "warning",
-    f"{WRITE_AGAIN}, or normalise by ImageNet's. lerobot up to 0.4.4 squares pixels in uint8, so that std is about 0.",
+    f"{COMPUTE_AGAIN}, or normalise by ImageNet's. lerobot up to 0.4.4 squares pixels in uint8: std is about 0.",
+    WRITE_AGAIN,
 )
 
 

@@ -5,6 +5,7 @@
     pusht (LeRobot v3.0): 9 episodes, 1,481 steps: 1 error, 2 warnings
       error    span-overlap         2 of 9: 3 4  observation.images.top: ...
                                                  -> what to do
+                                                 $ command that mends it, where there is one
       warning  video-several-files  2 of 9: 7 8  observation.images.side: ...
       warning  video-several-files  1 of 9: 8    observation.images.top: ...
                                                  -> what to do
@@ -12,6 +13,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,12 +28,16 @@ from stepwell.lerobot.info import DatasetInfo
 from stepwell.lerobot.meta_files import WHAT_TO_DO, EpisodeRecords
 from stepwell.sizes import counted
 
-__all__ = ["AuditReport", "Finding", "Rule", "Subject", "Tally", "problem_of"]
+__all__ = ["ENCODE_AGAIN", "WRITE_AGAIN", "AuditReport", "Finding", "Rule", "Subject", "Tally", "problem_of"]
 
 Severity = Literal["error", "warning"]
 MAX_SHOWN_EPISODES = 5
 LINE_WIDTH, LEAST_TEXT_WIDTH = 120, 50
-ARROW = "-> "
+ARROW, PROMPT = "-> ", "$ "
+WRITE_AGAIN = "stepwell convert {source} set.well && stepwell export set.well set-again --version {version}"
+"""Writes the dataset anew, with meta/, statistics and spans as they are computed; packets stay."""
+ENCODE_AGAIN = WRITE_AGAIN.replace(" &&", " --codec {feature}=video --option {feature}.gop=2 &&")
+"""The same, and encodes a camera anew, as it is shown, with a key frame where each episode begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,8 @@ class Rule:
     # "error": training gets wrong data, or none; "warning": it may be meant, or only some tools are wrong
     severity: Severity
     advice: str  # what to do
+    # for a shell, that mends it; may name {source}, which was audited, its {version} and {feature}; "": there is none
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +62,7 @@ class Finding:
         message: where, what was found, what is right.
         episodes: int64 [n], ascending, the affected episodes by their numbers; empty: it is the dataset's as a whole.
         advice: what to do.
+        command: for a shell, that mends it; "" where there is none.
     """
 
     code: str
@@ -61,6 +70,7 @@ class Finding:
     message: str
     episodes: npt.NDArray[np.int64]
     advice: str
+    command: str = ""
 
     def __str__(self) -> str:
         return f"{self.severity}: {self.code}: {self.message}"
@@ -106,6 +116,7 @@ class AuditReport:
                 "num_episodes": len(finding.episodes),
                 "episodes": finding.episodes.tolist(),
                 "advice": finding.advice,
+                "command": finding.command,
             }
             for finding in self.findings
         ]
@@ -137,13 +148,15 @@ class AuditReport:
     def _table(self) -> Iterator[str]:
         cells = [(found.severity, found.code, self._episodes_text(found)) for found in self.findings]
         widths = [max((len(row[column]) for row in cells), default=0) for column in range(3)]
-        codes = [found.code for found in self.findings]
+        advices = [(found.code, found.command) for found in self.findings]
         room = max(LEAST_TEXT_WIDTH, LINE_WIDTH - sum(widths) - 8)
         for number, (found, row) in enumerate(zip(self.findings, cells, strict=True)):
             head = "  " + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=True))
             text = textwrap.wrap(found.message, room)
-            if number + 1 == len(codes) or codes[number + 1] != found.code:
+            if advices[number + 1 : number + 2] != [advices[number]]:
                 text += textwrap.wrap(ARROW + found.advice, room, subsequent_indent=" " * len(ARROW))
+                # in one line, to be copied
+                text += [PROMPT + found.command] if found.command else []
             margins = [head, *[" " * len(head)] * (len(text) - 1)]
             yield from (f"{margin}{line}".rstrip() for margin, line in zip(margins, text, strict=True))
 
@@ -163,6 +176,7 @@ class _Count:
     about: str
     detail: str
     episodes: set[int]
+    command: str
     num_places: int = 1
 
 
@@ -173,12 +187,15 @@ class Tally:
     unchecked: list[str] = field(default_factory=list)
     _counts: dict[tuple[str, str], _Count] = field(default_factory=dict)
 
-    def add(self, rule: Rule, about: str, detail: str, episodes: Iterable[int] = ()) -> None:
-        """Add a finding about a feature or a file ("" for the dataset); of several the first detail is kept."""
+    def add(self, rule: Rule, about: str, detail: str, episodes: Iterable[int] = (), *, command: str = "") -> None:
+        """Add a finding about a feature or a file ("" for the dataset); of several the first detail is kept.
+
+        A command is as that of a rule, which is the default.
+        """
         numbers = {int(number) for number in episodes}
         known = self._counts.get((rule.code, about))
         if known is None:
-            self._counts[rule.code, about] = _Count(rule, about, detail, numbers)
+            self._counts[rule.code, about] = _Count(rule, about, detail, numbers, command)
         else:
             known.episodes |= numbers
             known.num_places += 1
@@ -188,19 +205,24 @@ class Tally:
         if line not in self.unchecked:
             self.unchecked.append(line)
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self, source: str, version: str = "v3.0") -> tuple[Finding, ...]:
         """Return the findings: errors first, those of one code together, else in the order of coming."""
-        made = [_finding(count) for count in self._counts.values()]
+        made = [_finding(count, source, version) for count in self._counts.values()]
         codes = list(dict.fromkeys(finding.code for finding in made))
         return tuple(sorted(made, key=lambda finding: (finding.severity != "error", codes.index(finding.code))))
 
 
-def _finding(count: _Count) -> Finding:
+def _finding(count: _Count, source: str, version: str) -> Finding:
     message = f"{count.about}: {count.detail}" if count.about else count.detail
     if count.num_places > 1:
         message += f" (and in {counted(count.num_places - 1, 'more place')})"
     episodes = np.array(sorted(count.episodes), np.int64)
-    return Finding(count.rule.code, count.rule.severity, message, episodes, count.rule.advice)
+    command = count.command or count.rule.command
+    # v2.0 is not written
+    names = {"source": source, "feature": count.about, "version": "v2.1" if version == "v2.0" else version}
+    for name, value in names.items():
+        command = command.replace(f"{{{name}}}", shlex.quote(value))
+    return Finding(count.rule.code, count.rule.severity, message, episodes, count.rule.advice, command)
 
 
 def problem_of(error: Exception) -> str:

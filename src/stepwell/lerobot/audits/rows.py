@@ -28,7 +28,7 @@ import numpy.typing as npt
 from stepwell.errors import FormatError
 from stepwell.formats.arrays import numpy_dtype
 from stepwell.json_text import parse_json
-from stepwell.lerobot.audits.report import Rule, Subject, problem_of
+from stepwell.lerobot.audits.report import WRITE_AGAIN, Rule, Subject, problem_of
 from stepwell.lerobot.info import INDEX_FEATURES, DatasetInfo, FeatureInfo
 from stepwell.lerobot.meta_files import open_parquet, read_columns
 
@@ -123,18 +123,21 @@ EXTRA = Rule(
     "column-extra",
     "error",
     "Add it to the features of info.json, or drop the column: LeRobot cannot open it (CastError), stepwell can.",
+    WRITE_AGAIN,
 )
 TYPE = Rule("column-type", "error", "Write the column as the feature says, or correct the dtype in info.json.")
 WIDTH = Rule(
     "column-width",
     "warning",
     "Correct the dtype in info.json: v3.0 readers convert to it, those of v2.1 give the file's own.",
+    WRITE_AGAIN,
 )
 SHAPE = Rule("column-shape", "error", "Write the column as the feature says, or correct the shape in info.json.")
 HF_METADATA = Rule(
     "hf-metadata",
     "warning",
     'Write the files again, with "Sequence" instead of "List" and with the type of each image.',
+    WRITE_AGAIN,
 )
 
 

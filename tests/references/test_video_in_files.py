@@ -535,7 +535,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> video_in_files.KeptFrames:
 
 
 @pytest.mark.parametrize("max_bytes", [0, 1 << 20])
-@pytest.mark.parametrize("name", IN_MP4)
+@pytest.mark.parametrize("name", CASES)
 def test_frames_in_any_order_equal_plain_decoding(
     name: str, max_bytes: int, tmp_path: Path, kept: video_in_files.KeptFrames
 ) -> None:

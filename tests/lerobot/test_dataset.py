@@ -448,3 +448,72 @@ def test_a_column_that_was_added_comes_after_those_of_the_dataset(tmp_path: Path
     assert list(dataset[0])[-2:] == ["return", "task"]
     assert dataset[4]["return"] == 1
     assert isinstance(dataset.item_format(), ItemFormat)
+
+
+def test_arguments_may_be_positional_as_in_lerobots_class(store: Store) -> None:
+    dataset = LeRobotDataset("a/b", store.path, [2, 1], None, None, {"action": [0.0, 0.1]}, 1e-4, None, False, True)
+    assert isinstance(dataset, torch.utils.data.Dataset)
+    assert (dataset.episodes, len(dataset), dataset[0]["action"].shape) == ([2, 1], LENGTHS[1] + LENGTHS[2], (2, 2))
+
+
+def test_a_filter_takes_episodes_by_their_rows(store: Store) -> None:
+    dataset = LeRobotDataset(store, episode_filter=lambda row: row["length"] > 4)
+    assert dataset.episodes == [episode for episode, length in enumerate(LENGTHS) if length > 4]
+    assert LeRobotDataset(str(store.path), episodes=[2, 1], episode_filter=lambda row: row["length"] > 4).episodes == [
+        1
+    ]
+    with pytest.raises(ValueError, match="did not match any episode"):
+        LeRobotDataset(store, episode_filter=lambda row: False)
+    with pytest.raises(KeyError, match="lenght"):
+        LeRobotDataset(store, episode_filter=lambda row: row["lenght"] > 4)
+
+
+def test_a_slice_is_a_list_of_items(store: Store) -> None:
+    dataset = make(store)
+    for chosen in (slice(3), slice(4, None, -2), slice(-3, None), slice(40, None)):
+        items = dataset[chosen]
+        numbers = range(*chosen.indices(len(dataset)))
+        assert [int(item["frame_index"]) for item in items] == [PLACES[number][1] for number in numbers]
+        for number, item in zip(numbers, items, strict=True):
+            assert type(item) is dict
+            assert_item(item, expected_item(*PLACES[number], DELTAS))
+
+
+def test_a_raw_item_is_a_row_without_videos_windows_and_task(store: Store) -> None:
+    dataset = make(store, episodes=[1, 2], image_transforms=lambda image: image * 0)
+    for number in (0, -1):
+        raw, item = dataset.get_raw_item(number), LeRobotDataset(store, episodes=[1, 2])[number]
+        assert raw.keys() == item.keys() - {SIDE, "task"}
+        assert_item(raw, {key: value for key, value in item.items() if key in raw})
+    with pytest.raises(IndexError):
+        dataset.get_raw_item(len(dataset))
+
+
+def test_rows_of_the_dataset_are_found_among_those_selected(store: Store) -> None:
+    assert LeRobotDataset(store).absolute_to_relative_idx is None
+    dataset = LeRobotDataset(store, episodes=[2, 0])
+    found = dataset.absolute_to_relative_idx
+    assert found is not None and list(found.values()) == list(range(len(dataset)))
+    assert all(int(dataset[number]["index"]) == row for row, number in found.items())
+
+
+def test_image_transforms_may_be_set_and_cleared(store: Store) -> None:
+    dataset = LeRobotDataset(store)
+    before = dataset[0][TOP]
+    dataset.set_image_transforms(lambda image: image + 1)
+    assert torch.equal(dataset[0][TOP], before + 1)
+    dataset.clear_image_transforms()
+    assert dataset.image_transforms is None and torch.equal(dataset[0][TOP], before)
+    with pytest.raises(TypeError, match="a function of a tensor"):
+        dataset.set_image_transforms(5)  # type: ignore[arg-type]
+
+
+def test_the_reader_has_the_names_of_lerobots(store: Store) -> None:
+    dataset = LeRobotDataset(store, episodes=[0, 1], delta_timestamps={"action": [0.0]})
+    reader = dataset.reader
+    assert reader is dataset.reader and reader is not None
+    assert (reader.num_frames, reader.num_episodes, reader.episodes) == (len(dataset), 2, [0, 1])
+    assert (reader.delta_indices, reader.index.num_anchors) == ({"action": [0]}, len(dataset))
+    assert_item(reader.get_item(3), dataset[3])
+    with pytest.raises(WindowError, match="write_dataset"):
+        reader.get_episodes_file_paths()

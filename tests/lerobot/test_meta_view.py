@@ -9,7 +9,8 @@ import pytest
 
 import stepwell
 from stepwell.errors import FeatureNotFoundError, WindowError
-from stepwell.lerobot.meta_view import DatasetMeta, EpisodeRows, TaskRows, dataset_info
+from stepwell.lerobot.meta_tables import EpisodeRows, TaskRows
+from stepwell.lerobot.meta_view import DatasetMeta, dataset_info
 from stepwell.store import Store
 from stepwell.testing import tiny_store
 from stepwell.testing.lerobot import TINY_TASKS

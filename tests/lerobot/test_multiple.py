@@ -199,3 +199,13 @@ def test_statistics_are_those_of_all_selected_rows(stores: list[Store]) -> None:
     assert SIDE not in both.stats
     np.testing.assert_allclose(both.stats["action"]["mean"], values.mean(0))
     assert both.stats["action"]["count"].tolist() == [13]
+
+
+def test_image_transforms_are_set_for_all(both: MultiLeRobotDataset) -> None:
+    before = both[0][TOP]
+    both.set_image_transforms(lambda image: image + 1)
+    assert torch.equal(both[0][TOP], before + 1)
+    assert all(dataset.image_transforms is both.image_transforms for dataset in both.datasets)
+    both.clear_image_transforms()
+    assert both.image_transforms is None and torch.equal(both[0][TOP], before)
+    assert isinstance(both, torch.utils.data.Dataset)

@@ -9,6 +9,7 @@ from stepwell.lazy import load_name
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
     "LeRobotDataset": "stepwell.lerobot.dataset",
+    "LeRobotDatasetMetadata": "stepwell.lerobot.meta_view",
     "Metadata": "stepwell.lerobot.metadata",
     "MultiLeRobotDataset": "stepwell.lerobot.multiple",
     "audit": "stepwell.lerobot.auditing",
@@ -21,6 +22,7 @@ _HOMES: dict[str, str] = {
 
 __all__: list[str] = [
     "LeRobotDataset",
+    "LeRobotDatasetMetadata",
     "LeRobotRecorder",
     "Metadata",
     "MultiLeRobotDataset",

@@ -159,6 +159,8 @@ def is_per_element(before: Metadata) -> bool:
 
 def summaries_before(before: Metadata, *, per_element: bool) -> dict[str, FeatureStatistics]:
     """Return summaries of a dataset's features: the stored ones where they still fit its statistics, else new ones."""
+    if not before.info.total_episodes:
+        return {}
     # quantiles cannot be merged, and images of some versions have a std of 0: stats.json of others is not built upon
     stored, stats = load_statistics(before.root / "meta"), before.stats or {}
     infos = {name: info for name, info in before.info.features.items() if not info.is_text}
@@ -174,8 +176,8 @@ def summaries_before(before: Metadata, *, per_element: bool) -> dict[str, Featur
 
 
 def images_stride(before: Metadata, summaries: Mapping[str, FeatureStatistics]) -> int | None:
-    """Return about every how many-th image of a dataset its statistics have looked at; None without cameras."""
-    for name in before.info.cameras:
+    """Return about every how many-th image of a dataset its statistics have looked at; None where there is none."""
+    for name in before.info.cameras if summaries else ():
         images = int(as_lerobot(summaries[name], before.info.features[name])["count"][0])
         return max(1, round(before.info.total_frames / max(1, images)))
     return None

@@ -1,19 +1,30 @@
-"""LeRobotDataset: the items of LeRobot's class, read by stepwell's engine."""
+"""LeRobotDataset: the items of LeRobot's class, read by stepwell's engine, and its verbs to record.
+
+::
+
+    LeRobotDataset(...)            view, items                     writer is None
+    .create, .resume               writer: LeRobotRecorder         no items
+       finalize                    the root is opened when an item is first asked for
+"""
 
 from __future__ import annotations
 
 import operator
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overload
 
 import numpy as np
 
-from stepwell.errors import DatasetNotFoundError, FormatError, LoaderError, WindowError
-from stepwell.lerobot.info import INFO_PATH
+from stepwell.errors import FormatError, LoaderError, StepError, WindowError
+from stepwell.lerobot.info import DATA_FILES_MB, VIDEO_FILES_MB
+from stepwell.lerobot.item_reader import ItemReader
 from stepwell.lerobot.items import Images, ItemFormat, ItemRows, delta_steps, item_format
-from stepwell.lerobot.meta_view import DatasetMeta
+from stepwell.lerobot.meta_view import DatasetMeta, LeRobotDatasetMetadata, lerobot_home, local_source
 from stepwell.loader import Loader, WindowDataset
 from stepwell.loader.memory import import_torch, to_torch
 from stepwell.store import Store
@@ -21,38 +32,23 @@ from stepwell.store.layout import STORE_JSON
 from stepwell.windows import View
 
 if TYPE_CHECKING:
+    from stepwell.lerobot.metadata import Metadata
     from stepwell.lerobot.recording import LeRobotRecorder
+    from stepwell.lerobot.recording_meta import RecordingMeta
     from stepwell.loader.transforms import WholeTransform
     from stepwell.order import Order, Pad
-    from stepwell.windows import WindowReader
 
-__all__ = ["LeRobotDataset", "LoaderOptions", "Source", "item_loader"]
+try:
+    from torch.utils.data import Dataset as TorchDataset
+except ImportError:
+    # only making one says so: recordings do without
+    TorchDataset = object
+
+__all__ = ["LeRobotDataset", "LoaderOptions", "Source", "TorchDataset", "item_loader"]
 
 Source = str | os.PathLike[str] | Store | View
-# arguments of LeRobot's class, of one version or another: they choose its decoder, or are about recording
-IGNORED = frozenset(
-    {
-        "batch_encoding_size",
-        "camera_encoder",
-        "camera_encoder_config",
-        "depth_encoder",
-        "depth_output_unit",
-        "encoder_queue_maxsize",
-        "encoder_threads",
-        "force_cache_sync",
-        "image_writer_processes",
-        "image_writer_threads",
-        "metadata_buffer_size",
-        "rgb_encoder",
-        "streaming_encoding",
-        "tolerance_s",
-        "vcodec",
-        "video_backend",
-        "video_decoder_cache_size",
-        "video_encoder",
-    }
-)
-
+# arguments that LeRobot's class has had in other versions than the newest
+IGNORED = frozenset({"camera_encoder", "camera_encoder_config", "vcodec", "video_decoder_cache_size", "video_encoder"})
 
 # of encoders as LeRobot names them; "auto" is the recorder's own choice
 ENCODERS = {"libsvtav1": "av1", "libx264": "h264", "libx265": "hevc"}
@@ -74,10 +70,11 @@ class LoaderOptions(TypedDict, total=False):
     device: str | None
 
 
-class LeRobotDataset:
+class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is not looked at
     """The items of a LeRobot dataset, equal to those of LeRobot's own class, key for key and byte for byte.
 
-    A map-style dataset for torch's ``DataLoader``. For speed use `loader`, which builds whole batches by threads.
+    A map-style ``torch.utils.data.Dataset``. For speed use `loader`, which builds whole batches by threads. `create`
+    and `resume` return one that records; its items can be read after `finalize`.
 
     Args:
         repo_id: name of a dataset on the hub (``owner/name``); or a directory, ``lerobot://...``, a stepwell store
@@ -85,29 +82,34 @@ class LeRobotDataset:
         root: directory of the dataset, where ``repo_id`` only names it. Default: below ``$HF_LEROBOT_HOME`` where
             LeRobot has put it, else the hub.
         episodes: numbers of episodes; items are then counted among theirs, ``index`` stays that of the dataset.
+        episode_filter: function of an episode's row in ``meta.episodes``, a dict, that says whether it is taken; of
+            ``episodes`` where both are given.
         image_transforms: of each camera's tensor, float32 [3, H, W] or [T, 3, H, W], item by item; done last.
         delta_timestamps: key to seconds from the item's time. Gives the key an axis of time and adds
             ``<key>_is_pad``; beyond the episode its first or last row is repeated.
         tolerance_s: seconds that these may lie off a step, and a frame off its row.
         revision: branch, tag or commit on the hub; default: the newest version of the format.
+        force_cache_sync: ask the hub, whatever lies below ``$HF_LEROBOT_HOME``.
         download_videos: whether mp4 files are fetched.
+        video_backend, depth_output_unit, batch_encoding_size, rgb_encoder, depth_encoder, encoder_threads,
+            streaming_encoding, encoder_queue_maxsize: of LeRobot's class; of no meaning here.
         return_uint8: leave cameras uint8 [3, H, W] instead of floats of 0 to 1.
         token: of the hub.
         cache_dir: of the hub's files.
         local_files_only: whether only files that are here already are used.
         ignore: names of features to leave out: cameras that are not needed, kinds that stepwell does not read.
-        lerobot_arguments: ``video_backend``, ``vcodec`` and others of LeRobot's class that have no meaning here.
+        lerobot_arguments: ``vcodec`` and others that LeRobot's class had in earlier versions; of no meaning here.
 
     Attributes:
-        view: the episodes, a `stepwell.View`.
-        meta: `DatasetMeta`: features, tasks, episodes and statistics, by LeRobot's names.
+        meta: `LeRobotDatasetMetadata`: features, tasks, episodes and statistics.
+        writer: the `LeRobotRecorder` of a dataset that is recorded; None otherwise.
         repo_id, root, episodes, image_transforms, delta_timestamps, delta_indices, tolerance_s, revision: as in
             LeRobot's class.
 
     Raises:
         DatasetNotFoundError: no such dataset.
         FormatError: it is not as its format says.
-        WindowError: deltas that are no steps (a ValueError), or of strings.
+        WindowError: deltas that are no steps (a ValueError), or of strings; a filter that takes no episode.
         FeatureNotFoundError: deltas of no feature (a KeyError).
         TypeError: an argument that neither class has.
 
@@ -127,18 +129,28 @@ class LeRobotDataset:
         this.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         repo_id: Source,
         root: str | os.PathLike[str] | None = None,
-        *,
         episodes: Sequence[int] | None = None,
+        episode_filter: Callable[[dict[str, Any]], bool] | None = None,
         image_transforms: Callable[[Any], Any] | None = None,
         delta_timestamps: Mapping[str, Sequence[float]] | None = None,
         tolerance_s: float = 1e-4,
         revision: str | None = None,
+        force_cache_sync: bool = False,
         download_videos: bool = True,
+        video_backend: str | None = None,
         return_uint8: bool = False,
+        depth_output_unit: str = "mm",
+        batch_encoding_size: int = 1,
+        rgb_encoder: Any = None,
+        depth_encoder: Any = None,
+        encoder_threads: int | None = None,
+        streaming_encoding: bool = False,
+        encoder_queue_maxsize: int = 30,
+        *,
         token: str | bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         local_files_only: bool = False,
@@ -146,45 +158,94 @@ class LeRobotDataset:
         **lerobot_arguments: Any,
     ) -> None:
         _check_known(lerobot_arguments)
+        import_torch()
         hub = {
             "revision": revision,
             "token": token,
             "cache_dir": cache_dir,
             "local_files_only": local_files_only,
-            "download_videos": download_videos,
             "ignore": ignore,
         }
-        self.view = _open_view(repo_id, root, episodes, tolerance_s, hub)
-        store = self.view.stores[0]
-        origin = store.metadata.get("lerobot", {})
+        self._begin(None, delta_timestamps, image_transforms, tolerance_s, is_uint8=return_uint8)
+        source = repo_id if isinstance(repo_id, Store | View) else _source(repo_id, root, skip_home=force_cache_sync)
+        if episode_filter is not None:
+            episodes = _filtered(source, episode_filter, episodes, hub)
+        view = _open_view(source, episodes, tolerance_s, {**hub, "download_videos": download_videos})
+        self.episodes = None if episodes is None else [operator.index(episode) for episode in episodes]
+        origin = view.stores[0].metadata.get("lerobot", {})
         self.root = Path(origin["root"]) if "root" in origin else None
         named = os.fspath(repo_id) if isinstance(repo_id, str | os.PathLike) else "://"
-        self.repo_id = str(origin.get("repo_id") or (named if "://" not in named else (self.root or store.path).name))
+        place = self.root or view.stores[0].path
+        self.repo_id = str(origin.get("repo_id") or (named if "://" not in named else place.name))
         self.revision = revision or origin.get("revision")
-        self.meta = DatasetMeta(store, repo_id=self.repo_id, root=self.root, revision=self.revision, ignore=ignore)
-        self.episodes = None if episodes is None else [operator.index(episode) for episode in episodes]
-        self.image_transforms, self.delta_timestamps = image_transforms, delta_timestamps
-        self.tolerance_s = tolerance_s
-        steps = delta_steps(delta_timestamps, self.fps, tolerance_s)
-        self.delta_indices = None if delta_timestamps is None else {key: list(each) for key, each in steps.items()}
-        self._format = item_format(self.meta, steps, "uint8" if return_uint8 else "float32")
-        self._windows = WindowDataset(self.view, self._format.fields)
-        import_torch()
+        self._show(view, ignore)
+
+    def _begin(
+        self,
+        writer: LeRobotRecorder | None,
+        delta_timestamps: Mapping[str, Sequence[float]] | None,
+        image_transforms: Callable[[Any], Any] | None,
+        tolerance_s: float,
+        *,
+        is_uint8: bool,
+    ) -> None:
+        self.writer = writer
+        self.episodes = None
+        self.delta_timestamps, self.tolerance_s = delta_timestamps, tolerance_s
+        self.delta_indices: dict[str, list[int]] | None = None
+        self.image_transforms: Callable[[Any], Any] | None = None
+        self.set_image_transforms(image_transforms)
+        self._is_uint8 = is_uint8
+        self._windows: WindowDataset | None = None
+        self._format: ItemFormat | None = None
+        self._reader: ItemReader | None = None
+
+    def _show(self, view: View, ignore: Collection[str] = ()) -> None:
+        """Give the items of a view."""
+        self.meta: LeRobotDatasetMetadata
+        meta = DatasetMeta(view.stores[0], repo_id=self.repo_id, root=self.root, revision=self.revision, ignore=ignore)
+        steps = delta_steps(self.delta_timestamps, meta.fps, self.tolerance_s)
+        self.delta_indices = None if self.delta_timestamps is None else {key: [*each] for key, each in steps.items()}
+        self._format = item_format(meta, steps, "uint8" if self._is_uint8 else "float32")
+        self._windows = WindowDataset(view, self._format.fields)
+        self.meta = meta
+
+    def _opened(self) -> WindowDataset:
+        """Return what reads the items; of a recording that is finalized, its directory is opened first."""
+        if self._windows is None:
+            if self.writer is not None and not self.writer.is_final:
+                raise LoaderError("the dataset is being recorded, and has no items yet. Call finalize() first.")
+            self._show(_open_view(str(self.root), None, self.tolerance_s, {"download_videos": True}))
+        assert self._windows is not None
+        return self._windows
 
     @classmethod
-    def create(
+    def create(  # noqa: PLR0917
         cls,
         repo_id: str,
         fps: float,
         features: Mapping[str, Mapping[str, Any]],
         root: str | os.PathLike[str] | None = None,
-        *,
         robot_type: str | None = None,
         use_videos: bool = True,
+        tolerance_s: float = 1e-4,
+        image_writer_processes: int = 0,
+        image_writer_threads: int = 0,
+        video_backend: str | None = None,
+        batch_encoding_size: int = 1,
+        rgb_encoder: Any = None,
+        depth_encoder: Any = None,
+        metadata_buffer_size: int = 10,
+        streaming_encoding: bool = False,
+        encoder_queue_maxsize: int = 30,
+        encoder_threads: int | None = None,
+        video_files_size_in_mb: float | None = None,
+        data_files_size_in_mb: float | None = None,
+        *,
         vcodec: str = "auto",
         **lerobot_arguments: Any,
-    ) -> LeRobotRecorder:
-        """Begin a LeRobot v3.0 dataset: ``LeRobotRecorder.create`` with the arguments that LeRobot's ``create`` takes.
+    ) -> LeRobotDataset:
+        """Begin a LeRobot v3.0 dataset: return one that records, by a `LeRobotRecorder` (``writer``).
 
         Args:
             repo_id: name on the hub, "owner/name".
@@ -193,35 +254,230 @@ class LeRobotDataset:
             root: of the dataset; default: where LeRobot puts it, ``$HF_LEROBOT_HOME/owner/name``.
             robot_type: noted only.
             use_videos: False: cameras of dtype "video" are refused.
-            vcodec: "libsvtav1", "h264" or "hevc"; default: as the recorder chooses.
-            lerobot_arguments: ``image_writer_threads``, ``batch_encoding_size`` and others of LeRobot's, which have no
-                meaning here.
+            tolerance_s: of the items, as for the class.
+            rgb_encoder: LeRobot's settings of an encoder: its ``vcodec``, ``g``, ``crf``, ``preset`` and ``pix_fmt``
+                are those of the videos; default: as the recorder chooses.
+            video_files_size_in_mb: size from which on an mp4 file is not added to; default 200.
+            data_files_size_in_mb: likewise of a parquet file; default 100.
+            vcodec: "libsvtav1", "h264" or "hevc", where there is no ``rgb_encoder``.
+            image_writer_processes, image_writer_threads, video_backend, batch_encoding_size, depth_encoder,
+                metadata_buffer_size, streaming_encoding, encoder_queue_maxsize, encoder_threads,
+                lerobot_arguments: of LeRobot's class; of no meaning here.
 
         Raises:
             StoreExistsError: something is at the root, or an earlier recording was not finalized.
             SchemaError: features or an encoder that there cannot be.
             FormatError: features that a LeRobot dataset cannot have.
             TypeError: an argument that neither class has.
+
+        Notes:
+            The root appears with `finalize`. Episodes that were saved are safe before: after a crash `resume` has them.
         """
         from stepwell.lerobot.recording import LeRobotRecorder
 
         _check_known(lerobot_arguments)
-        return LeRobotRecorder.create(
-            _lerobot_home() / repo_id if root is None else root,
+        writer = LeRobotRecorder.create(
+            lerobot_home() / repo_id if root is None else root,
             fps=fps,
             features=features,
             repo_id=repo_id,
             robot_type=robot_type,
             use_videos=use_videos,
             output="v3.0",
-            video=None if vcodec == "auto" else {"encoder": ENCODERS.get(vcodec, vcodec)},
+            video=_video_options(rgb_encoder, vcodec),
+            data_files_mb=DATA_FILES_MB if data_files_size_in_mb is None else data_files_size_in_mb,
+            video_files_mb=VIDEO_FILES_MB if video_files_size_in_mb is None else video_files_size_in_mb,
+        )
+        return cls._recording(writer, repo_id, tolerance_s)
+
+    @classmethod
+    def resume(  # noqa: PLR0917
+        cls,
+        repo_id: str,
+        root: str | os.PathLike[str] | None = None,
+        tolerance_s: float = 1e-4,
+        revision: str | None = None,
+        force_cache_sync: bool = False,
+        video_backend: str | None = None,
+        batch_encoding_size: int = 1,
+        rgb_encoder: Any = None,
+        depth_encoder: Any = None,
+        encoder_threads: int | None = None,
+        image_writer_processes: int = 0,
+        image_writer_threads: int = 0,
+        streaming_encoding: bool = False,
+        encoder_queue_maxsize: int = 30,
+        *,
+        token: str | bool | None = None,
+        unfinished: Literal["drop", "keep"] = "drop",
+        **lerobot_arguments: Any,
+    ) -> LeRobotDataset:
+        """Go on with a dataset, whoever wrote it, or with a recording that was not finalized: return one that records.
+
+        Args:
+            repo_id: name on the hub, "owner/name".
+            root: of the dataset, on this disk.
+            tolerance_s: of the items, as for the class.
+            unfinished: what becomes of an episode that a crash cut short: "drop" or "keep", as one more episode.
+            revision, force_cache_sync, video_backend, batch_encoding_size, rgb_encoder, depth_encoder,
+                encoder_threads, image_writer_processes, image_writer_threads, streaming_encoding,
+                encoder_queue_maxsize, token, lerobot_arguments: of LeRobot's class; of no meaning here. Nothing is
+                fetched from the hub, and videos get the encoder that the dataset has.
+
+        Raises:
+            ValueError: no root.
+            DatasetNotFoundError: neither a recording nor a dataset is there.
+            FormatError: a dataset of another version.
+            StoreBusyError: another process records there.
+        """
+        from stepwell.lerobot.recording import LeRobotRecorder
+
+        _check_known(lerobot_arguments)
+        if root is None:
+            raise ValueError("resume() needs root: files of the hub's cache are shared, and are not added to.")
+        return cls._recording(LeRobotRecorder.resume(root, unfinished=unfinished), repo_id, tolerance_s)
+
+    @classmethod
+    def _recording(cls, writer: LeRobotRecorder, repo_id: str, tolerance_s: float) -> LeRobotDataset:
+        from stepwell.lerobot.recording_meta import RecordingMeta
+
+        dataset = cls.__new__(cls)
+        dataset._begin(writer, None, None, tolerance_s, is_uint8=False)
+        dataset.repo_id, dataset.root, dataset.revision = repo_id, writer.root, None
+        dataset.meta = RecordingMeta(writer, repo_id)
+        return dataset
+
+    # recording
+
+    def add_frame(self, frame: Mapping[str, Any]) -> None:
+        """Take a frame of the episode being recorded; see `LeRobotRecorder.add_frame`.
+
+        Raises:
+            LoaderError: the dataset was opened to be read (a RuntimeError); so do the other verbs of recording.
+            StepError: a feature is missing, unknown, or of another dtype, shape or range (a ValueError).
+        """
+        self._recorder("add_frame").add_frame(frame)
+
+    def save_episode(self, episode_data: None = None, parallel_encoding: bool = True) -> int:
+        """End the episode, wait until all of it is stored, and return its index.
+
+        Args:
+            episode_data: None: frames come by `add_frame`.
+            parallel_encoding: of LeRobot's class; of no meaning here.
+        """
+        if episode_data is not None:
+            raise StepError("episode_data is not taken. Give its frames to add_frame().")
+        index = self._recorder("save_episode").save_episode()
+        self._count()
+        return index
+
+    def clear_episode_buffer(self, delete_images: bool = True) -> None:
+        """Take back the frames since the last `save_episode`; there are no files of images to be deleted."""
+        self._recorder("clear_episode_buffer").clear_episode_buffer()
+
+    def has_pending_frames(self) -> bool:
+        """Return whether there are frames since the last `save_episode`."""
+        return self.writer is not None and self.writer.num_unsaved_frames > 0
+
+    def finalize(self) -> None:
+        """End the recording: write the dataset, or what is new of it, at the root. May be called twice."""
+        if self.writer is not None:
+            self.writer.finalize()
+            self._count()
+
+    def _count(self) -> None:
+        if self._windows is None:
+            cast("RecordingMeta", self.meta).count()
+
+    def _recorder(self, verb: str) -> LeRobotRecorder:
+        if self.writer is None:
+            raise LoaderError(
+                f"{verb}() on a dataset that is read-only. LeRobotDataset.create() begins one to be recorded, "
+                "LeRobotDataset.resume() goes on with one."
+            )
+        return self.writer
+
+    def __enter__(self) -> LeRobotDataset:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self.writer is not None:
+            self.writer.__exit__(*error)
+            self._count()
+
+    def push_to_hub(  # noqa: PLR0917
+        self,
+        branch: str | None = None,
+        tags: Sequence[str] | None = None,
+        license: str | None = "apache-2.0",
+        tag_version: bool = True,
+        push_videos: bool = True,
+        private: bool | None = None,
+        allow_patterns: Sequence[str] | str | None = None,
+        upload_large_folder: bool = False,
+        *,
+        token: str | bool | None = None,
+        **card_kwargs: Any,
+    ) -> None:
+        """Upload the dataset's directory to the Hugging Face hub, as ``repo_id``, with a card.
+
+        Args:
+            branch: to push to; made where there is none.
+            tags: of the card, besides "LeRobot".
+            license: of the card.
+            tag_version: whether the commit gets the tag of the format's version, by which it is found.
+            push_videos: whether ``videos/`` is uploaded.
+            private: of a new repository; None: as the organisation has it.
+            allow_patterns: of files to upload; None: all.
+            upload_large_folder: by the function of ``huggingface_hub`` for many or large files.
+            token: of the hub; None: ``HF_TOKEN`` or the stored one.
+            card_kwargs: name to text of further sections of the card: ``paper``, ``homepage`` ...
+
+        Raises:
+            WindowError: a store that is no dataset's directory: `stepwell.lerobot.write_dataset` makes one.
+            LoaderError: the recording is not finalized.
+            MissingDependencyError: huggingface_hub is not installed.
+        """
+        from stepwell.lerobot.pushing import push
+
+        self._opened()
+        if self.root is None:
+            raise WindowError(f"{self.repo_id} is a store. Write its dataset first: stepwell.lerobot.write_dataset().")
+        push(
+            self.root,
+            self.repo_id,
+            self.meta.info.to_dict(),
+            branch=branch,
+            revision=self.revision,
+            tags=tags,
+            license=license,
+            tag_version=tag_version,
+            push_videos=push_videos,
+            private=private,
+            allow_patterns=allow_patterns,
+            upload_large_folder=upload_large_folder,
+            token=token,
+            **card_kwargs,
         )
 
-    def __len__(self) -> int:
-        return len(self._windows)
+    # items
 
-    def __getitem__(self, idx: int) -> dict[str, Any]:
-        """Return an item; a negative number counts from the end."""
+    def __getstate__(self) -> dict[str, Any]:
+        # files and locks of a recording stay in its process
+        self._opened()
+        return {**self.__dict__, "writer": None, "_reader": None}
+
+    def __len__(self) -> int:
+        return self.num_frames
+
+    @overload
+    def __getitem__(self, idx: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, idx: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, idx: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return an item, or a list of those of a slice, read at once; a negative number counts from the end."""
+        if isinstance(idx, slice):
+            return [dict(item) for item in self.__getitems__(range(*idx.indices(len(self))))]
         item = self._columns([operator.index(idx)])
         # rows of arrays, which take a tenth of the time of rows of tensors
         for key, column in item.items():
@@ -246,36 +502,117 @@ class LeRobotDataset:
 
     def _columns(self, numbers: list[int]) -> dict[str, Any]:
         """Return the columns of items, arrays and lists."""
-        reader = self._windows.reader
+        reader, made = self._opened().reader, cast("ItemFormat", self._format)
         size = reader.index.num_anchors
         if numbers and not -size <= min(numbers) <= max(numbers) < size:
             wrong = next(number for number in numbers if not -size <= number < size)
             raise IndexError(f"no anchor {wrong} among {size}. Allowed: {-size} to {size - 1}.")
         values = reader.read(np.array(numbers, np.int64) % max(size, 1))
         try:
-            return self._format(values)
+            return made(values)
         except FormatError as error:
             raise LoaderError(str(error)) from error
 
+    def get_raw_item(self, idx: int) -> dict[str, Any]:
+        """Return a row as the tables have it: no videos, windows, transforms of images or task."""
+        self._opened()
+        values = self._rows.reader.read(np.array([range(len(self))[idx]]))
+        item = to_torch(self._row_format(values), import_torch())
+        return {key: column[0] for key, column in item.items() if key != "task"}
+
+    @cached_property
+    def _row_format(self) -> ItemFormat:
+        return item_format(self._meta, {}, leave_out=self.meta.video_keys)
+
+    @cached_property
+    def _rows(self) -> WindowDataset:
+        return WindowDataset(self.view, self._row_format.fields)
+
+    @cached_property
+    def hf_dataset(self) -> Any:
+        """The rows of the parquet files as a ``datasets.Dataset``, memory-mapped, without videos.
+
+        Raises:
+            MissingDependencyError: ``datasets`` is not installed.
+            WindowError: a store that is no dataset's directory.
+        """
+        from stepwell.lerobot.hf_rows import read_rows
+
+        return read_rows(self.selected_files, self.features)
+
+    def select_columns(self, column_names: str | Sequence[str]) -> Any:
+        """Return some columns of `hf_dataset`."""
+        return self.hf_dataset.select_columns(column_names)
+
+    @cached_property
+    def absolute_to_relative_idx(self) -> dict[int, int] | None:
+        """The row of the dataset (``index``) to the number of its item; None where all episodes are selected."""
+        if self.episodes is None:
+            return None
+        rows = self._meta.episodes
+        spans = [range(rows[e]["dataset_from_index"], rows[e]["dataset_to_index"]) for e in sorted(set(self.episodes))]
+        return {row: number for number, row in enumerate(chain.from_iterable(spans))}
+
+    def set_image_transforms(self, image_transforms: Callable[[Any], Any] | None) -> None:
+        """Do other transforms of images from the next item on; None: none.
+
+        Raises:
+            TypeError: it is no function.
+        """
+        if image_transforms is not None and not callable(image_transforms):
+            raise TypeError(f"image_transforms={image_transforms!r}. Allowed: a function of a tensor, or None.")
+        self.image_transforms = image_transforms
+
+    def clear_image_transforms(self) -> None:
+        """Do no transforms of images any more."""
+        self.set_image_transforms(None)
+
     @property
-    def reader(self) -> WindowReader:
-        """The reader of the windows, for a `stepwell.loader.BatchSampler`."""
-        return self._windows.reader
+    def _meta(self) -> DatasetMeta:
+        """The metadata of what is read."""
+        self._opened()
+        return cast(DatasetMeta, self.meta)
+
+    @property
+    def view(self) -> View:
+        """The episodes."""
+        return self._opened().view
+
+    @property
+    def reader(self) -> ItemReader | None:
+        """The reader of the windows, for a `stepwell.loader.BatchSampler`; None while the dataset is recorded."""
+        if self.writer is not None and not self.writer.is_final:
+            return None
+        windows = self._opened().reader
+        # a sampler looks whether it is another one
+        if self._reader is None or self._reader.windows is not windows:
+            self._reader = ItemReader(self, windows)
+        return self._reader
+
+    @property
+    def selected_files(self) -> Metadata:
+        """What the files of the directory say, and which episodes were selected.
+
+        Raises:
+            WindowError: a store that is no dataset's directory.
+        """
+        files = self._meta.files
+        return files if self.episodes is None else replace(files, selected=np.unique(self.episodes))
 
     @property
     def seed(self) -> int:
         """The seed of orders that a `stepwell.loader.BatchSampler` is given by name."""
-        return self._windows.seed
+        return self._opened().seed
 
     @property
     def num_frames(self) -> int:
-        """The number of items."""
-        return len(self)
+        """The number of items; of a dataset that is recorded, of the frames that were saved."""
+        return self.meta.total_frames if self._windows is None else len(self._windows)
 
     @property
     def num_episodes(self) -> int:
-        """The number of episodes that were selected."""
-        return self.view.num_episodes
+        """The number of episodes that were selected; of a dataset that is recorded, that were saved."""
+        return self.meta.total_episodes if self._windows is None else self._windows.view.num_episodes
 
     @property
     def fps(self) -> int | float:
@@ -302,7 +639,7 @@ class LeRobotDataset:
             images: "float32" of 0 to 1, channels first; "uint8", channels first; "uint8_view": the same as a view.
         """
         steps = {key: tuple(each) for key, each in (self.delta_indices or {}).items()}
-        return item_format(self.meta, steps, images, is_fused=True)
+        return item_format(self._meta, steps, images, is_fused=True)
 
     def loader(
         self,
@@ -355,29 +692,41 @@ def item_loader(  # noqa: PLR0917
     return Loader(view, made.fields, batch_size=batch_size, order=order, to="torch", transform=done, **options)
 
 
-def _open_view(
-    source: Source,
-    root: str | os.PathLike[str] | None,
+def _source(source: str | os.PathLike[str], root: str | os.PathLike[str] | None, *, skip_home: bool) -> str:
+    """Return what is opened: a store where the root is one, else a dataset."""
+    where = os.fspath(source if root is None else root)
+    return where if Path(where, STORE_JSON).exists() else local_source(source, root, skip_home=skip_home)
+
+
+def _filtered(
+    source: str | Store | View,
+    predicate: Callable[[dict[str, Any]], bool],
     episodes: Sequence[int] | None,
-    tolerance: float,
     hub: Mapping[str, Any],
+) -> list[int]:
+    """Return the numbers of the episodes that a filter takes."""
+    meta: LeRobotDatasetMetadata
+    if isinstance(source, Store | View) or Path(source, STORE_JSON).exists():
+        meta = DatasetMeta(_open_view(source, None, 0, hub).stores[0], repo_id="", ignore=hub["ignore"])
+    else:
+        meta = LeRobotDatasetMetadata(source, **hub)
+    found = meta.filter_episodes(predicate, episodes)
+    if not found:
+        raise WindowError("The episode filter did not match any episode: it said True of none of them.")
+    return found
+
+
+def _open_view(
+    source: str | Store | View, episodes: Sequence[int] | None, tolerance: float, hub: Mapping[str, Any]
 ) -> View:
     """Return the selected episodes of a dataset, or of a store."""
-    if isinstance(source, (Store, View)):
+    if isinstance(source, Store | View):
         return _selected(source, episodes)
-    where = os.fspath(source) if root is None else os.fspath(root)
-    if root is None and "://" not in where and not Path(where).exists():
-        where = str(_downloaded(where) or where)
-    if Path(where, STORE_JSON).exists():
+    if Path(source, STORE_JSON).exists():
         from stepwell.store import open as open_store
 
-        return _selected(open_store(where, mode="r"), episodes)
-    if root is not None and not Path(where, INFO_PATH).exists():
-        raise DatasetNotFoundError(
-            f"no LeRobot dataset in {where}: there is no {INFO_PATH}. A directory is never looked for on the hub; "
-            f"leave root out to fetch {os.fspath(source)!r} from there."
-        )
-    return View(_open_in_place(where, episodes, tolerance, hub))
+        return _selected(open_store(source, mode="r"), episodes)
+    return View(_open_in_place(source, episodes, tolerance, hub))
 
 
 def _open_in_place(where: str, episodes: Sequence[int] | None, tolerance: float, hub: Mapping[str, Any]) -> Store:
@@ -403,15 +752,20 @@ def _selected(source: Store | View, episodes: Sequence[int] | None) -> View:
     return view if episodes is None else view.select(sorted(set(episodes)))
 
 
-def _downloaded(repo_id: str) -> Path | None:
-    """Return LeRobot's own directory of a dataset of the hub, if there is one."""
-    found = _lerobot_home() / repo_id
-    return found if (found / INFO_PATH).exists() else None
-
-
-def _lerobot_home() -> Path:
-    hugging_face = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-    return Path(os.environ.get("HF_LEROBOT_HOME") or Path(hugging_face) / "lerobot").expanduser()
+def _video_options(encoder: Any, vcodec: str) -> dict[str, Any] | None:
+    """Return the options of `stepwell.Video` that settings of an encoder of LeRobot are."""
+    if encoder is None:
+        return None if vcodec == "auto" else {"encoder": ENCODERS.get(vcodec, vcodec)}
+    if encoder.vcodec == "auto":
+        return None
+    chosen = {
+        "encoder": ENCODERS.get(encoder.vcodec, encoder.vcodec),
+        "gop": encoder.g,
+        "crf": None if encoder.crf is None else int(encoder.crf),
+        "preset": encoder.preset,
+        "pixel_format": encoder.pix_fmt,
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
 def _check_known(lerobot_arguments: Collection[str]) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from stepwell.lerobot.appending import FIRST, FirstFiles
 from stepwell.lerobot.camera_writing import EpisodePackets, VideoFiles
-from stepwell.lerobot.info import DATA_PATHS, INFO_PATH, VIDEO_PATHS, FeatureInfo
+from stepwell.lerobot.info import DATA_PATHS, DEFAULT_CHUNKS_SIZE, INFO_PATH, VIDEO_PATHS, FeatureInfo
 from stepwell.lerobot.meta_files import import_pyarrow
 from stepwell.lerobot.parquet_writing import (
     EpisodeRow,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Counts", "DatasetFiles", "EpisodePlace", "PreparedEpisode", "appended_info"]
 
-CHUNKS_SIZE = 1000
 EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 # rows of a table are cut where their images have more bytes: an array of arrow holds no more than twice that
 TABLE_BYTES = 1 << 30
@@ -88,7 +87,7 @@ class DatasetFiles:
         fps: float,
         sizes_mb: tuple[float, float] | None,
         first: FirstFiles = FIRST,
-        chunks_size: int = CHUNKS_SIZE,
+        chunks_size: int = DEFAULT_CHUNKS_SIZE,
     ) -> None:
         """Begin with the files ``first``; ``sizes_mb`` are limits of parquet and mp4 files of v3.0, None for v2.1."""
         self._root, self._fps, self._sizes_mb, self._chunks_size = root, fps, sizes_mb, chunks_size
@@ -156,14 +155,13 @@ class DatasetFiles:
 
     def new_info(self, counts: Counts, robot_type: str | None) -> dict[str, Any]:
         """Return the info.json of a new dataset whose episodes are all written."""
-        infos = self._infos.values()
-        cameras = sum(info.is_video for info in infos)
+        cameras = sum(info.is_video for info in self._infos.values())
         version = "v3.0" if self._is_v3 else "v2.1"
         content: dict[str, Any] = {"codebase_version": version, "robot_type": robot_type, **_totals(counts)}
         if self._sizes_mb is None:
-            chunks = math.ceil(counts["episodes"] / CHUNKS_SIZE)
+            chunks = math.ceil(counts["episodes"] / self._chunks_size)
             content |= {"total_videos": cameras * counts["episodes"], "total_chunks": chunks}
-        content["chunks_size"] = CHUNKS_SIZE
+        content["chunks_size"] = self._chunks_size
         if self._sizes_mb is not None:
             content |= dict(zip(("data_files_size_in_mb", "video_files_size_in_mb"), self._sizes_mb, strict=True))
         return content | {
@@ -171,8 +169,12 @@ class DatasetFiles:
             "splits": {"train": f"0:{counts['episodes']}"},
             "data_path": DATA_PATHS[self._is_v3],
             "video_path": VIDEO_PATHS[self._is_v3] if cameras else None,
-            "features": {info.name: self._entry(info) for info in infos},
+            "features": self.entries(),
         }
+
+    def entries(self) -> dict[str, Any]:
+        """Return the entries of all features in info.json, when all episodes are written."""
+        return {info.name: self._entry(info) for info in self._infos.values()}
 
     def _entry(self, info: FeatureInfo) -> dict[str, Any]:
         """Return the entry of a feature in info.json; of a video with the facts of its stream."""

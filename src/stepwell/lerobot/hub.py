@@ -33,7 +33,9 @@ __all__ = [
     "Repository",
     "Snapshot",
     "Source",
+    "endpoint",
     "explained",
+    "import_hub",
     "is_refusal",
     "locate",
     "locate_meta",
@@ -166,7 +168,7 @@ class Repository:
                     raise
             else:
                 return Snapshot(self, Path(root), revision, offline)
-        where = self.cache_dir or _hub().constants.HF_HUB_CACHE
+        where = self.cache_dir or import_hub().constants.HF_HUB_CACHE
         is_here = Path(self.repo_id).is_dir()
         here = f" The directory of this name is lerobot://./{self.repo_id}." if is_here else ""
         raise DatasetNotFoundError(
@@ -189,7 +191,7 @@ class Repository:
         found = [self.revision] if self.revision is not None else [*VERSIONS, DEFAULT_BRANCH]
         if self.local_files_only:
             return "local_files_only=True forbids to ask the hub", found
-        if _hub().constants.HF_HUB_OFFLINE:
+        if import_hub().constants.HF_HUB_OFFLINE:
             return "HF_HUB_OFFLINE forbids to ask the hub", found
         try:
             return None, [self._found_revision()]
@@ -200,7 +202,7 @@ class Repository:
 
     def _found_revision(self) -> str:
         """Return the revision, or the default one, after a request to the hub whether it is there."""
-        api = _hub().HfApi(endpoint=endpoint(), token=self.token)
+        api = import_hub().HfApi(endpoint=endpoint(), token=self.token)
         # the only request with a time-out: first
         api.repo_info(**self.place, revision=self.revision, timeout=ANSWER_SECONDS)
         if self.revision is not None:
@@ -211,7 +213,7 @@ class Repository:
     def _fetch_meta(self, revision: str, *, is_offline: bool) -> str:
         with _explaining(self.name), _without_bars():
             return str(
-                _hub().snapshot_download(
+                import_hub().snapshot_download(
                     **self.place,
                     revision=revision,
                     endpoint=endpoint(),
@@ -278,7 +280,7 @@ class Snapshot:
 
     def _download(self, name: str, local_dir: Path | None = None) -> None:
         with _explaining(f"{name} of {self.repository.name}"):
-            _hub().hf_hub_download(
+            import_hub().hf_hub_download(
                 **self.repository.place,
                 filename=name,
                 revision=self.commit,
@@ -292,13 +294,15 @@ class Snapshot:
 
 def endpoint() -> str:
     """Return the address of the hub: ``HF_ENDPOINT`` as it is now, not as it was when huggingface_hub was imported."""
-    return (os.environ.get("HF_ENDPOINT") or _hub().constants.ENDPOINT).rstrip("/")
+    return (os.environ.get("HF_ENDPOINT") or import_hub().constants.ENDPOINT).rstrip("/")
 
 
-def _hub() -> ModuleType:
+def import_hub() -> ModuleType:
+    """Return the module huggingface_hub."""
     try:
         import huggingface_hub
         import huggingface_hub.constants
+        import huggingface_hub.errors
     except ImportError as error:
         raise MissingDependencyError.of("huggingface_hub", "lerobot") from error
     module: ModuleType = huggingface_hub
@@ -319,7 +323,7 @@ def _without_bars() -> Iterator[None]:
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     # set in the environment: not changed here
-    if are_progress_bars_disabled() or _hub().constants.HF_HUB_DISABLE_PROGRESS_BARS is not None:
+    if are_progress_bars_disabled() or import_hub().constants.HF_HUB_DISABLE_PROGRESS_BARS is not None:
         yield
         return
     disable_progress_bars()

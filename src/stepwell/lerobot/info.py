@@ -43,6 +43,9 @@ MAX_RANK = 5
 MIN_FPS = 1e-6
 MAX_FPS = 1e6
 DEFAULT_CHUNKS_SIZE = 1000
+# sizes from which on a parquet or an mp4 file is not added to
+DATA_FILES_MB = 100
+VIDEO_FILES_MB = 200
 # numbers of so many are made before it is known whether there are so many
 MAX_EPISODES = 1 << 26
 # of v3 and of v2; the names in braces are the only ones that a template may have

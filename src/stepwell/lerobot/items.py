@@ -18,7 +18,7 @@ Source: ``LeRobotDataset.__getitem__`` of huggingface/lerobot 0.3.3 and 0.4.4, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, ClassVar, Literal, get_args, overload
@@ -201,12 +201,17 @@ def delta_steps(
 
 
 def item_format(
-    meta: DatasetMeta, steps: Mapping[str, tuple[int, ...]], images: Images = "float32", *, is_fused: bool = False
+    meta: DatasetMeta,
+    steps: Mapping[str, tuple[int, ...]],
+    images: Images = "float32",
+    *,
+    is_fused: bool = False,
+    leave_out: Collection[str] = (),
 ) -> ItemFormat:
     """Return how items with windows of these offsets are read; ``is_fused``: floats of cameras by the loader's pass."""
     if images not in get_args(Images):
         raise WindowError(f"images={images!r} is not one of {', '.join(map(repr, get_args(Images)))}.")
-    features = meta.features
+    features = {name: each for name, each in meta.features.items() if name not in leave_out}
     order = sorted(features, key=lambda name: features[name]["dtype"] != "video")
     for key in steps:
         if key not in features:

@@ -519,8 +519,11 @@ def _places_by_rows(root: Path, info: DatasetInfo, first: Ints) -> tuple[Ints, I
 
 def read_tasks(root: Path, info: DatasetInfo) -> tuple[str, ...]:
     """Return the texts of a dataset's tasks by their task_index, "" at one that no task has; raises FormatError."""
+    path = root / (TASKS_TABLE if info.is_v3 else TASKS_LINES)
+    if not info.total_episodes and not path.exists():
+        return ()
     # lerobot looks them up by their place in the file: where that is not the order of task_index, its texts are wrong
-    rows, path = read_task_rows(root, info), root / (TASKS_TABLE if info.is_v3 else TASKS_LINES)
+    rows = read_task_rows(root, info)
     texts = dict(rows)
     if len(texts) < len(rows):
         raise _task_error(path)

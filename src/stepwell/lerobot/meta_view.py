@@ -1,177 +1,313 @@
-"""The metadata of a dataset as code that was written for LeRobot asks for it, without pandas and datasets.
+"""The metadata of a dataset by LeRobot's names: `LeRobotDatasetMetadata`, of files; `DatasetMeta`, of a store.
 
 ::
 
-    meta.episodes["dataset_from_index"]     a list, an entry an episode          as a datasets.Dataset
-    meta.episodes[3]["length"]              one episode as a dict
-    meta.tasks.iloc[0].name                 the text of a task                   as a pandas.DataFrame
-    meta.stats["action"]["mean"]            float64 arrays                       as it is
+    LeRobotDatasetMetadata      meta/ of a directory or of the hub
+      DatasetMeta               a store that is, was or could be a LeRobot dataset
+      RecordingMeta             a dataset that is being recorded (recording_meta.py)
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import copy
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from stepwell.errors import FeatureNotFoundError, FormatError, WindowError
-from stepwell.lerobot.info import INDEX_FEATURES, INDEX_INFOS
+from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError, WindowError
+from stepwell.lerobot.info import INDEX_FEATURES, INDEX_INFOS, INFO_PATH
+from stepwell.lerobot.meta_tables import EpisodeRows, InfoDict, TaskRows, import_lerobots
 from stepwell.lerobot.tasks import episode_tasks, tasks_of
 from stepwell.schema import Feature
+from stepwell.store.layout import replace_file
 
 if TYPE_CHECKING:
     from stepwell.lerobot.metadata import Metadata
     from stepwell.store import Store
 
-__all__ = ["DatasetMeta", "EpisodeRows", "TaskRows", "dataset_info"]
+__all__ = ["DatasetMeta", "LeRobotDatasetMetadata", "dataset_info", "lerobot_home", "local_source", "plain_info"]
 
 SUBTASKS = "meta/subtasks.parquet"
+CHUNK_SETTINGS = ("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb")
 
 
-class EpisodeRows(Sequence[dict[str, Any]]):
-    """What a dataset says of its episodes: by column, or by episode.
+class LeRobotDatasetMetadata:
+    """The metadata of a LeRobot dataset, with the names that LeRobot's class has for them.
 
-    Example:
-        >>> episodes = EpisodeRows({"length": [5, 7], "dataset_from_index": [0, 5]})
-        >>> episodes["length"], episodes[1], len(episodes)
-        ([5, 7], {'length': 7, 'dataset_from_index': 5}, 2)
-    """
-
-    def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        self._columns = {name: list(values) for name, values in columns.items()}
-
-    @property
-    def column_names(self) -> list[str]:
-        """The names of the columns."""
-        return list(self._columns)
-
-    def __len__(self) -> int:
-        return len(next(iter(self._columns.values())))
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self[i] for i in range(len(self)))
-
-    def __getitem__(self, key: Any) -> Any:
-        """Return a column by name as a list, an episode by number as a dict, or a slice of them as a dict of lists."""
-        if isinstance(key, str):
-            if key not in self._columns:
-                raise FeatureNotFoundError(f"no column {key!r}. There are: {', '.join(self._columns)}.")
-            return self._columns[key]
-        at = key if isinstance(key, slice) else operator.index(key)
-        return {name: values[at] for name, values in self._columns.items()}
-
-    def __repr__(self) -> str:
-        return f"<EpisodeRows {len(self)} x {', '.join(self._columns)}>"
-
-
-class TaskRows:
-    """The tasks of a dataset by number (``iloc``) and by text (``loc``), as far as LeRobot asks its table for them.
-
-    Example:
-        >>> tasks = TaskRows(["pick", "place"])
-        >>> tasks.iloc[1].name, tasks.loc["place"].task_index, "drop" in tasks.index, tasks["task_index"]
-        ('place', 1, False, [0, 1])
-    """
-
-    def __init__(self, tasks: Sequence[str]) -> None:
-        self._tasks = list(tasks)
-
-    @property
-    def index(self) -> list[str]:
-        """The texts, by task_index."""
-        return self._tasks
-
-    @cached_property
-    def iloc(self) -> list[Any]:
-        """The rows by number: each has ``name``, the text, and ``task_index``."""
-        return [SimpleNamespace(name=text, task_index=number) for number, text in enumerate(self._tasks)]
-
-    @cached_property
-    def loc(self) -> dict[str, Any]:
-        """The rows by text."""
-        return {row.name: row for row in self.iloc}
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def __getitem__(self, column: str) -> list[int]:
-        if column != "task_index":
-            raise FeatureNotFoundError(f"no column {column!r}. There is: task_index; the texts are in `index`.")
-        return list(range(len(self._tasks)))
-
-    def __repr__(self) -> str:
-        return f"TaskRows({self._tasks!r})"
-
-
-class DatasetMeta:
-    """The metadata of a dataset, with the names that LeRobot has for them.
+    Args:
+        repo_id: a name on the hub (``owner/name``), a directory, or ``lerobot://...``, as for `LeRobotDataset`.
+        root: directory of the dataset, where ``repo_id`` only names it. Default: below ``$HF_LEROBOT_HOME`` where
+            LeRobot has put it, else the hub, of which only ``meta/`` is fetched.
+        revision: branch, tag or commit on the hub; default: the newest version of the format.
+        force_cache_sync: ask the hub, whatever lies below ``$HF_LEROBOT_HOME``.
+        metadata_buffer_size: of LeRobot's; of no meaning here.
+        repo_type: "dataset"; buckets are not read.
+        token: of the hub.
+        cache_dir: of the hub's files.
+        local_files_only: whether only files that are here already are used.
+        ignore: names of features to leave out.
 
     Attributes:
-        store: as given.
-        info: what ``meta/info.json`` holds, or would.
+        info: `InfoDict`, what ``meta/info.json`` holds.
+        repo_id, root, revision: as in LeRobot's class.
+
+    Raises:
+        DatasetNotFoundError: no such dataset.
+        FormatError: it is not as its format says; or a bucket.
+
+    Example:
+        >>> import tempfile
+        >>> from stepwell.testing import tiny_lerobot
+        >>> meta = LeRobotDatasetMetadata("me/tiny", tiny_lerobot(f"{tempfile.mkdtemp()}/tiny", cameras={}))
+        >>> meta.total_episodes, meta.fps, meta.episodes["length"], meta.tasks.iloc[0].name
+        (3, 10, [11, 10, 9], 'push the block')
+        >>> meta.get_data_file_path(1).as_posix()
+        'data/chunk-000/file-000.parquet'
 
     Notes:
         `episodes` and `stats` are read on first use. Safe to share between threads, picklable.
     """
 
+    repo_id: str
+    root: Path | None
+    revision: str | None
+    info: InfoDict
+    _tasks: Sequence[str]
+
     def __init__(
         self,
-        store: Store,
-        *,
-        repo_id: str,
-        root: Path | None = None,
+        repo_id: str | os.PathLike[str],
+        root: str | os.PathLike[str] | None = None,
         revision: str | None = None,
+        force_cache_sync: bool = False,
+        metadata_buffer_size: int = 10,
+        *,
+        repo_type: Literal["dataset"] = "dataset",
+        token: str | bool | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        local_files_only: bool = False,
         ignore: Collection[str] = (),
     ) -> None:
-        self.repo_id, self.root, self.revision = repo_id, root, revision
-        self.info = dataset_info(store, ignore)
-        self._ignore = frozenset(ignore)
-        self.store = store
-        self._tasks = tasks_of(store) or [""]
+        from stepwell.lerobot.hub import locate_meta
+
+        if repo_type != "dataset":
+            raise FormatError(f"repo_type={repo_type!r}. Allowed: 'dataset'; buckets of the hub are not read.")
+        found, _ = locate_meta(
+            local_source(repo_id, root, skip_home=force_cache_sync),
+            revision=revision,
+            token=token,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+            ignore=ignore,
+        )
+        named = os.fspath(repo_id)
+        self.repo_id = found.repo_id or (named if "://" not in named else found.root.name)
+        self.root, self.revision = found.root, found.revision or revision
+        left_out = {name for name in found.info.raw["features"] if name not in found.info.features}
+        self.info = plain_info({**found.info.raw, "total_episodes": len(found.episodes)}, left_out)
+        self._tasks = found.tasks
+        self._metadata = found
+
+    @classmethod
+    def create(  # noqa: PLR0917
+        cls,
+        repo_id: str,
+        fps: float,
+        features: Mapping[str, Mapping[str, Any]],
+        robot_type: str | None = None,
+        root: str | os.PathLike[str] | None = None,
+        use_videos: bool = True,
+        metadata_buffer_size: int = 10,
+        chunks_size: int | None = None,
+        data_files_size_in_mb: float | None = None,
+        video_files_size_in_mb: float | None = None,
+    ) -> LeRobotDatasetMetadata:
+        """Write the ``meta/info.json`` of a v3.0 dataset without episodes, which `LeRobotDataset.resume` goes on with.
+
+        Args:
+            repo_id: name on the hub, "owner/name".
+            fps: frames a second.
+            features: name to ``{"dtype", "shape", "names"}``, as LeRobot has them.
+            robot_type: noted only.
+            root: of the dataset, where nothing may be; default: ``$HF_LEROBOT_HOME/owner/name``.
+            use_videos: False: cameras of dtype "video" are refused.
+            metadata_buffer_size: of LeRobot's; of no meaning here.
+            chunks_size: files a directory; default 1000.
+            data_files_size_in_mb: size from which on a parquet file is not added to; default 100.
+            video_files_size_in_mb: likewise of an mp4 file; default 200.
+
+        Raises:
+            FileExistsError: something is at the root.
+            SchemaError, FormatError: features that a dataset cannot have.
+        """
+        from stepwell.lerobot.staging import make_info
+
+        sizes = (chunks_size, data_files_size_in_mb, video_files_size_in_mb)
+        settings = _checked_settings(dict(zip(CHUNK_SETTINGS, sizes, strict=True)))
+        info = make_info(features, fps, robot_type, use_videos=use_videos, settings=settings)
+        path = lerobot_home() / repo_id if root is None else Path(root)
+        path.mkdir(parents=True)
+        _write_info(path, info.raw)
+        return cls(repo_id, path)
 
     @cached_property
-    def episodes(self) -> EpisodeRows:
-        """All episodes of the dataset, whichever were selected: ``dataset_from_index``, ``length``, ``tasks`` ..."""
+    def episodes(self) -> EpisodeRows | None:
+        """All episodes of the dataset, whichever were selected: ``dataset_from_index``, ``length``, ``tasks`` ...
+
+        None, as in LeRobot's class, where there are none.
+        """
         found = self._metadata
-        columns = _store_columns(self.store) if found is None else _dataset_columns(found)
-        # there may be more since the dataset was opened, and its items are those of then
-        known = self.total_episodes
-        is_longer = [0, *columns["dataset_to_index"]][known : known + 1] == [self.total_frames]
-        return EpisodeRows({name: values[:known] for name, values in columns.items()} if is_longer else columns)
+        return None if found is None or not len(found.episodes) else EpisodeRows(_dataset_columns(found))
 
     @cached_property
     def stats(self) -> dict[str, dict[str, Any]] | None:
-        """The stored statistics; None where a dataset has none. Those of a store are computed, which takes a while."""
-        if self._metadata is not None:
-            return self._metadata.stats
-        from stepwell.lerobot.statistics import statistics_of
-
-        return statistics_of(self.store)
+        """The stored statistics; None where a dataset has none."""
+        return None if self._metadata is None else self._metadata.stats
 
     @cached_property
-    def tasks(self) -> TaskRows:
-        """The tasks by task_index."""
-        return TaskRows(self._tasks)
+    def _metadata(self) -> Metadata | None:
+        """What the files of the directory say; None where there is no dataset's directory."""
+        return None
+
+    @property
+    def files(self) -> Metadata:
+        """What the files of the directory say.
+
+        Raises:
+            WindowError: a store that is no dataset's directory.
+        """
+        if self._metadata is None:
+            raise WindowError(f"{self.repo_id} has no files of a LeRobot dataset. Write them: write_dataset().")
+        return self._metadata
+
+    def filter_episodes(
+        self, predicate: Callable[[dict[str, Any]], bool], candidates: Iterable[int] | None = None
+    ) -> list[int]:
+        """Return the numbers of episodes, ascending, whose row of `episodes` a function says True of.
+
+        Args:
+            predicate: gets a dict: ``episode_index``, ``length``, ``tasks`` ...
+            candidates: numbers that are looked at; default all.
+        """
+        rows = self.episodes or ()
+        among = range(len(rows)) if candidates is None else sorted(set(candidates) & set(range(len(rows))))
+        return [number for number in among if predicate(rows[number])]
+
+    def get_data_file_path(self, ep_index: int) -> Path:
+        """Return the path of an episode's parquet file, relative to the root.
+
+        Raises:
+            IndexError: no such episode.
+        """
+        records = self.files.episodes
+        place = self._place(ep_index)
+        return Path(self.files.info.data_name(int(records.data_chunk[place]), int(records.data_file[place])))
+
+    def get_video_file_path(self, ep_index: int, vid_key: str) -> Path:
+        """Return the path of a camera's mp4 file with an episode, relative to the root.
+
+        Raises:
+            IndexError: no such episode.
+            FeatureNotFoundError: no such camera, or its images are not in mp4 files.
+        """
+        place, spans = self._place(ep_index), self.files.episodes.videos.get(vid_key)
+        numbers = (0, 0) if spans is None else (int(spans.chunk[place]), int(spans.file[place]))
+        return Path(self.files.info.video_name(vid_key, *numbers))
+
+    def _place(self, ep_index: int) -> int:
+        count = len(self.files.episodes)
+        if not 0 <= ep_index < count:
+            raise IndexError(f"no episode {ep_index} among {count}. Allowed: 0 to {count - 1}.")
+        return ep_index
+
+    @property
+    def data_path(self) -> str:
+        """Template of the parquet files' paths."""
+        path: str = self.info.data_path
+        return path
+
+    @property
+    def video_path(self) -> str | None:
+        """Template of the mp4 files' paths."""
+        path: str | None = self.info.video_path
+        return path
+
+    @property
+    def url_root(self) -> str:
+        """The dataset's address on the hub, as fsspec has it."""
+        return f"hf://datasets/{self.repo_id}"
+
+    @property
+    def _version(self) -> Any:
+        """The version of the format, a ``packaging.version.Version``."""
+        return import_lerobots("packaging.version").parse(self.info.codebase_version)
+
+    @property
+    def chunks_size(self) -> int:
+        """Files a directory."""
+        return int(self.info.chunks_size)
+
+    @property
+    def data_files_size_in_mb(self) -> float:
+        """Size from which on a parquet file is not added to."""
+        return float(self.info.data_files_size_in_mb)
+
+    @property
+    def video_files_size_in_mb(self) -> float:
+        """Size from which on an mp4 file is not added to."""
+        return float(self.info.video_files_size_in_mb)
+
+    def get_chunk_settings(self) -> dict[str, Any]:
+        """Return `chunks_size`, `data_files_size_in_mb` and `video_files_size_in_mb`."""
+        return {name: getattr(self, name) for name in CHUNK_SETTINGS}
+
+    def update_chunk_settings(
+        self,
+        chunks_size: int | None = None,
+        data_files_size_in_mb: float | None = None,
+        video_files_size_in_mb: float | None = None,
+    ) -> None:
+        """Set how files are cut that are written from now on, in ``meta/info.json``; None leaves one as it is.
+
+        Raises:
+            SchemaError: a size that is not positive (a ValueError).
+        """
+        sizes = (chunks_size, data_files_size_in_mb, video_files_size_in_mb)
+        self._save_settings(_checked_settings(dict(zip(CHUNK_SETTINGS, sizes, strict=True))))
+
+    def _save_settings(self, settings: Mapping[str, float]) -> None:
+        self.info.update(settings)
+        # of the whole file: info may lack features that were left out
+        _write_info(self.files.root, {**self.files.info.raw, **settings})
+
+    def ensure_readable(self) -> None:
+        """Do nothing: what is asked for is read then."""
+
+    @property
+    def depth_keys(self) -> list[str]:
+        """Names of depth maps: none, stepwell does not read them."""
+        return []
+
+    @property
+    def has_language_columns(self) -> bool:
+        """Whether there are columns of language: False, stepwell does not read them."""
+        return False
+
+    @cached_property
+    def tasks(self) -> TaskRows | None:
+        """The tasks by task_index; None, as in LeRobot's class, where there are none."""
+        return TaskRows(self._tasks) if self._tasks else None
 
     @cached_property
     def subtasks(self) -> TaskRows | None:
         """The subtasks by subtask_index, of datasets that have them."""
         path = None if self.root is None else self.root / SUBTASKS
         return TaskRows(_subtasks(path)) if path and "subtask_index" in self.features and path.exists() else None
-
-    @cached_property
-    def _metadata(self) -> Metadata | None:
-        """What the directory's files say; None for a store that is no dataset's."""
-        if self.root is None:
-            return None
-        from stepwell.lerobot.metadata import Metadata
-
-        return Metadata.load(self.root, repo_id=self.repo_id, revision=self.revision, ignore=self._ignore)
 
     @property
     def features(self) -> dict[str, dict[str, Any]]:
@@ -241,12 +377,112 @@ class DatasetMeta:
 
     def __repr__(self) -> str:
         return (
-            f"<DatasetMeta {self.repo_id!r}  {self.total_episodes:,} episodes  {self.total_frames:,} frames  "
+            f"<{type(self).__name__} {self.repo_id!r}  {self.total_episodes:,} episodes  {self.total_frames:,} frames  "
             f"{', '.join(self.features)}>"
         )
 
 
-def dataset_info(store: Store, ignore: Collection[str] = ()) -> dict[str, Any]:
+class DatasetMeta(LeRobotDatasetMetadata):
+    """The metadata of a store, by LeRobot's names; of a dataset that is read in place, that of its files.
+
+    Attributes:
+        store: as given.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        repo_id: str,
+        root: Path | None = None,
+        revision: str | None = None,
+        ignore: Collection[str] = (),
+    ) -> None:
+        self.repo_id, self.root, self.revision = repo_id, root, revision
+        self.info = dataset_info(store, ignore)
+        self._ignore = frozenset(ignore)
+        self.store = store
+        self._tasks = tasks_of(store) or [""]
+
+    @cached_property
+    def episodes(self) -> EpisodeRows:
+        """All episodes of the dataset, whichever were selected: ``dataset_from_index``, ``length``, ``tasks`` ..."""
+        found = self._metadata
+        columns = _store_columns(self.store) if found is None else _dataset_columns(found)
+        # there may be more since the dataset was opened, and its items are those of then
+        known = self.total_episodes
+        is_longer = [0, *columns["dataset_to_index"]][known : known + 1] == [self.total_frames]
+        return EpisodeRows({name: values[:known] for name, values in columns.items()} if is_longer else columns)
+
+    @cached_property
+    def stats(self) -> dict[str, dict[str, Any]] | None:
+        """The stored statistics; None where a dataset has none. Those of a store are computed, which takes a while."""
+        if self._metadata is not None:
+            return self._metadata.stats
+        from stepwell.lerobot.statistics import statistics_of
+
+        return statistics_of(self.store)
+
+    @cached_property
+    def _metadata(self) -> Metadata | None:
+        """What the directory's files say; None for a store that is no dataset's."""
+        if self.root is None:
+            return None
+        from stepwell.lerobot.metadata import Metadata
+
+        return Metadata.load(self.root, repo_id=self.repo_id, revision=self.revision, ignore=self._ignore)
+
+
+def local_source(
+    source: str | os.PathLike[str], root: str | os.PathLike[str] | None, *, skip_home: bool = False
+) -> str:
+    """Return what a dataset is opened by: its root, the directory below LeRobot's home, or what names it."""
+    where = os.fspath(source if root is None else root)
+    if root is not None and not Path(where, INFO_PATH).exists():
+        raise DatasetNotFoundError(
+            f"no LeRobot dataset in {where}: there is no {INFO_PATH}. A directory is never looked for on the hub; "
+            f"leave root out to fetch {os.fspath(source)!r} from there."
+        )
+    if root is None and "://" not in where and not skip_home and not Path(where).exists():
+        downloaded = lerobot_home() / where
+        return str(downloaded) if (downloaded / INFO_PATH).exists() else where
+    return where
+
+
+def lerobot_home() -> Path:
+    """Return the directory that LeRobot keeps datasets in: ``$HF_LEROBOT_HOME``."""
+    hugging_face = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    return Path(os.environ.get("HF_LEROBOT_HOME") or Path(hugging_face) / "lerobot").expanduser()
+
+
+def plain_info(raw: Mapping[str, Any], ignore: Collection[str] = ()) -> InfoDict:
+    """Return an info.json as LeRobot's class has it, without some features: shapes are tuples, a whole fps an int."""
+    # policies of LeRobot compare shapes
+    features = {
+        name: {**copy.deepcopy(each), "shape": tuple(each["shape"])}
+        for name, each in raw["features"].items()
+        if name not in ignore
+    }
+    fps = raw["fps"]
+    steps = fps if isinstance(fps, int) or not float(fps).is_integer() else int(fps)
+    return InfoDict({"robot_type": None, **raw, "fps": steps, "features": features})
+
+
+def _checked_settings(settings: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the sizes that were given."""
+    for name, size in settings.items():
+        if size is not None and not size > 0:
+            raise SchemaError(f"{name} must be positive, got {size}.")
+    return {name: size for name, size in settings.items() if size is not None}
+
+
+def _write_info(root: Path, info: Mapping[str, Any]) -> None:
+    path = root / INFO_PATH
+    path.parent.mkdir(exist_ok=True)
+    replace_file(str(path), json.dumps(info, indent=4, ensure_ascii=False).encode())
+
+
+def dataset_info(store: Store, ignore: Collection[str] = ()) -> InfoDict:
     """Return what ``meta/info.json`` holds of a store that is or was a LeRobot dataset, or would hold of any other."""
     # Features of the dataset that the store does not have are left out, those that were added come last. Features that
     # vary in shape are no tensors, and are left out, too.
@@ -262,14 +498,7 @@ def dataset_info(store: Store, ignore: Collection[str] = ()) -> dict[str, Any]:
     added = {name: each for name, each in own.items() if name not in known and name not in INDEX_FEATURES}
     index = {name: own.get(name, INDEX_INFOS[name].raw) for name in INDEX_FEATURES if name not in known}
     features = {**known, **added, **index} if known else {**added, **index}
-    # tuples, as LeRobot makes them of what it reads: its policies compare shapes
-    features = {
-        name: {**each, "shape": tuple(each["shape"])}
-        for name, each in features.items()
-        if name in INDEX_FEATURES or name not in ignore
-    }
-    steps = fps if isinstance(fps, int) or not float(fps).is_integer() else int(fps)
-    info = {"robot_type": None, **(raw or {}), "fps": steps, "features": features}
+    info = plain_info({**(raw or {}), "fps": fps, "features": features}, set(ignore) - set(INDEX_FEATURES))
     if "root" not in store.metadata.get("lerobot", {}):
         # a store of its own counts for itself, also one that was converted from some of a dataset's episodes
         table = store.episodes

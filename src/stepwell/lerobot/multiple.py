@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import WindowError
-from stepwell.lerobot.dataset import LeRobotDataset, LoaderOptions, Source, item_loader
+from stepwell.lerobot.dataset import LeRobotDataset, LoaderOptions, Source, TorchDataset, item_loader
 from stepwell.lerobot.items import DATASET_INDEX, ItemFormat, ItemRows
 from stepwell.loader import Loader
 from stepwell.loader.memory import import_torch
@@ -34,7 +34,7 @@ __all__ = ["MultiLeRobotDataset"]
 logger = logging.getLogger(__name__)
 
 
-class MultiLeRobotDataset:
+class MultiLeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is not looked at
     """Several datasets, one after the other, with the features that all of them have.
 
     An item is that of its `LeRobotDataset`, without the features that another one lacks, and with ``dataset_index``.
@@ -47,11 +47,13 @@ class MultiLeRobotDataset:
         delta_timestamps: in seconds, hence in steps of each dataset's own fps.
         tolerances_s: name to seconds; 1e-4 for a name that it lacks.
         download_videos: whether mp4 files are fetched.
+        video_backend: of LeRobot's class; of no meaning here.
         lerobot_arguments: others of `LeRobotDataset`, for all.
 
     Attributes:
         datasets: the datasets.
         repo_ids: their names.
+        image_transforms: as given, or set since.
         disabled_features: names of features that not all of them have; items do not have them.
 
     Raises:
@@ -69,16 +71,16 @@ class MultiLeRobotDataset:
         As `LeRobotDataset`: picklable, for workers and threads. Which dataset an item is of is found by bisection.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         repo_ids: Sequence[Source | LeRobotDataset],
         root: str | os.PathLike[str] | None = None,
-        *,
         episodes: Mapping[str, Sequence[int]] | None = None,
         image_transforms: Callable[[Any], Any] | None = None,
         delta_timestamps: Mapping[str, Sequence[float]] | None = None,
         tolerances_s: Mapping[str, float] | None = None,
         download_videos: bool = True,
+        video_backend: str | None = None,
         **lerobot_arguments: Any,
     ) -> None:
         if isinstance(repo_ids, str) or not repo_ids:
@@ -100,6 +102,7 @@ class MultiLeRobotDataset:
             )
             for source in repo_ids
         ]
+        self.image_transforms = image_transforms
         self.repo_ids = [dataset.repo_id for dataset in self.datasets]
         self.disabled_features = self._disable()
         self._stops = np.cumsum([len(dataset) for dataset in self.datasets])
@@ -126,6 +129,20 @@ class MultiLeRobotDataset:
             return ItemRows(parts[0], len(numbers))
         back = np.argsort(np.concatenate(places))
         return ItemRows({key: _merge([part[key] for part in parts], back) for key in parts[0]}, len(numbers))
+
+    def set_image_transforms(self, image_transforms: Callable[[Any], Any] | None) -> None:
+        """Do other transforms of images in all datasets from the next item on; None: none.
+
+        Raises:
+            TypeError: it is no function.
+        """
+        for dataset in self.datasets:
+            dataset.set_image_transforms(image_transforms)
+        self.image_transforms = image_transforms
+
+    def clear_image_transforms(self) -> None:
+        """Do no transforms of images any more."""
+        self.set_image_transforms(None)
 
     @property
     def num_frames(self) -> int:
@@ -174,7 +191,7 @@ class MultiLeRobotDataset:
         """Statistics of the common features over the selected episodes; computed from the data when first asked for."""
         from stepwell.lerobot.statistics import StatisticsSum, as_lerobot, info_of, summaries_of
 
-        schemas = [schema_of(dataset.meta.store) for dataset in self.datasets]
+        schemas = [schema_of(dataset.view.stores[0]) for dataset in self.datasets]
         named = {name: [schema[name] for schema in schemas if name in schema] for name in self.features}
         chosen = {name: each for name, each in named.items() if len(each) == len(schemas) and _are_summed(each)}
         total = StatisticsSum()

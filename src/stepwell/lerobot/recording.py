@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -38,7 +39,7 @@ from stepwell.errors import (
     WriterClosedError,
 )
 from stepwell.files.addresses import local_path
-from stepwell.lerobot.info import INDEX_FEATURES, DatasetInfo
+from stepwell.lerobot.info import DATA_FILES_MB, INDEX_FEATURES, VIDEO_FILES_MB, DatasetInfo
 from stepwell.lerobot.staging import (
     Staging,
     check_kept,
@@ -48,7 +49,7 @@ from stepwell.lerobot.staging import (
     recorded_info,
     settle_unfinished,
 )
-from stepwell.lerobot.tasks import add_tasks, tasks_of
+from stepwell.lerobot.tasks import add_tasks, change_info, tasks_of
 from stepwell.schema import Feature, Schema, Text
 from stepwell.sizes import counted, parse_bytes
 from stepwell.store import EncodedRows, Store, Writer, open
@@ -137,6 +138,8 @@ class LeRobotRecorder:
         image: Mapping[str, Any] | None = None,
         sync: Sync = "episode",
         queue_bytes: int | str = QUEUE_BYTES,
+        data_files_mb: float = DATA_FILES_MB,
+        video_files_mb: float = VIDEO_FILES_MB,
     ) -> LeRobotRecorder:
         """Begin a recording.
 
@@ -156,6 +159,8 @@ class LeRobotRecorder:
                 "jpeg", "quality": 90}``, which takes far less of a control loop's time.
             sync: when to wait for the disk: "none", "episode" (default) or "step".
             queue_bytes: of images that may wait to be encoded; when there are so many, `add_frame` waits.
+            data_files_mb: of the dataset: size from which on a parquet file is not added to.
+            video_files_mb: likewise of an mp4 file.
 
         Raises:
             StoreExistsError: something is at the root, or an earlier recording was not finalized.
@@ -163,12 +168,8 @@ class LeRobotRecorder:
             FormatError: features that a LeRobot dataset cannot have.
         """
         _check_choice("output", output, Output)
-        info = make_info(features, fps, robot_type)
-        if info.video_keys and not use_videos:
-            raise SchemaError(
-                f"use_videos=False, but {', '.join(map(repr, info.video_keys))} is of dtype 'video'. "
-                "Make it 'image', or leave use_videos out."
-            )
+        settings = {"data_files_size_in_mb": data_files_mb, "video_files_size_in_mb": video_files_mb}
+        info = make_info(features, fps, robot_type, use_videos=use_videos, settings=settings)
         make = partial(create_recorded, info=info, video=video or {}, image=image or PNG, sync=sync, repo_id=repo_id)
         _check_writable(Path(local_path(root)).absolute())
         queue = parse_bytes("queue_bytes", queue_bytes, least=0)
@@ -317,6 +318,12 @@ class LeRobotRecorder:
             if self._staging is not None:
                 self._export(self._staging)
 
+    def change_info(self, changes: Mapping[str, Any]) -> None:
+        """Change sizes of files in the info.json that the dataset will have; survives a kill."""
+        self._check_open()
+        change_info(self._store, changes)
+        self._info = replace(self._info, raw={**self._info.raw, **changes})
+
     def _export(self, staging: Staging) -> None:
         try:
             staging.export(self._store)
@@ -407,6 +414,11 @@ class LeRobotRecorder:
     def num_unsaved_frames(self) -> int:
         """Frames since the last `save_episode`."""
         return self._num_open
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the recording was finalized, or ended by an error."""
+        return self._is_final
 
     @property
     def num_unfinished_frames(self) -> int:

@@ -24,6 +24,7 @@ compared with the dataset, by lengths and numbers of the episodes: none comes tw
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import weakref
@@ -40,11 +41,13 @@ from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.formats.source_episodes import SourceEpisode, episodes_of, schema_of
 from stepwell.lerobot.appending import cameras_of, check_complete, finish_append, fitted_columns
 from stepwell.lerobot.info import (
+    DATA_FILES_MB,
     DATA_PATHS,
     DEFAULT_CHUNKS_SIZE,
     INDEX_FEATURES,
     INDEX_INFOS,
     INFO_PATH,
+    VIDEO_FILES_MB,
     VIDEO_PATHS,
     DatasetInfo,
 )
@@ -160,6 +163,9 @@ class Staging:
                 cameras=cameras_of(info),
                 robot_type=info.raw["robot_type"],
                 repo_id=store.metadata["lerobot"]["repo_id"],
+                data_files_mb=_size_of(info, "data_files_size_in_mb", DATA_FILES_MB),
+                video_files_mb=_size_of(info, "video_files_size_in_mb", VIDEO_FILES_MB),
+                chunks_size=info.chunks_size,
             )
             if store.record.sync != "none":
                 # the recording is on the disk, the dataset that takes its place may not be
@@ -274,13 +280,26 @@ def _locked_directory(path: Path) -> FileLock:
         lock.release()
 
 
+def _size_of(info: DatasetInfo, name: str, default: float) -> float:
+    """Return a size that info.json has; an extended dataset may have anything there."""
+    size = info.raw.get(name)
+    return size if isinstance(size, int | float) and 0 < size < math.inf else default
+
+
 def recorded_info(store: Store) -> DatasetInfo:
     """Return the info.json that a recording's store has in its metadata."""
     return DatasetInfo.parse(store.metadata["lerobot"]["info"], f"{store.path}/{STORE_JSON}")
 
 
-def make_info(features: Mapping[str, Mapping[str, Any]], fps: float, robot_type: str | None) -> DatasetInfo:
-    """Return the checked info.json of a dataset without episodes."""
+def make_info(
+    features: Mapping[str, Mapping[str, Any]],
+    fps: float,
+    robot_type: str | None,
+    *,
+    use_videos: bool = True,
+    settings: Mapping[str, float] = MappingProxyType({}),
+) -> DatasetInfo:
+    """Return the checked info.json of a dataset without episodes; ``settings`` are sizes of its files."""
     if "task" in features:
         raise SchemaError("a feature cannot be named 'task': a frame has the text of its task under that name.")
     try:
@@ -290,7 +309,7 @@ def make_info(features: Mapping[str, Mapping[str, Any]], fps: float, robot_type:
         raise SchemaError(f"features: {error}. Allowed: what JSON holds, dtypes by name: 'float32'.") from error
     own = {name: _channels_last(entry) for name, entry in plain.items() if name not in INDEX_FEATURES}
     has_videos = any(isinstance(entry, dict) and entry.get("dtype") == "video" for entry in own.values())
-    return DatasetInfo.parse(
+    info = DatasetInfo.parse(
         {
             "codebase_version": "v3.0",
             "robot_type": robot_type,
@@ -298,6 +317,9 @@ def make_info(features: Mapping[str, Mapping[str, Any]], fps: float, robot_type:
             "total_frames": 0,
             "total_tasks": 0,
             "chunks_size": DEFAULT_CHUNKS_SIZE,
+            "data_files_size_in_mb": DATA_FILES_MB,
+            "video_files_size_in_mb": VIDEO_FILES_MB,
+            **settings,
             "fps": fps,
             "splits": {},
             "data_path": DATA_PATHS[True],
@@ -306,6 +328,12 @@ def make_info(features: Mapping[str, Mapping[str, Any]], fps: float, robot_type:
         },
         "features",
     )
+    if info.video_keys and not use_videos:
+        raise SchemaError(
+            f"use_videos=False, but {', '.join(map(repr, info.video_keys))} is of dtype 'video'. "
+            "Make it 'image', or leave use_videos out."
+        )
+    return info
 
 
 def create_recorded(

@@ -19,7 +19,7 @@ What is written or exported has the task of each step from the first of these th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stepwell.formats.source_episodes import SourceEpisode
     from stepwell.store import Store
 
-__all__ = ["StepTasks", "TaskList", "add_tasks", "episode_tasks", "tasks_of"]
+__all__ = ["StepTasks", "TaskList", "add_tasks", "change_info", "episode_tasks", "tasks_of"]
 
 TASK_INDEX = "task_index"
 
@@ -58,17 +58,31 @@ def episode_tasks(store: Store) -> list[tuple[str, ...]]:
 def add_tasks(store: Store, texts: Iterable[str]) -> list[str]:
     """Append texts that are not in the store's list to it, in every process that refreshes."""
     store.check_writable("add tasks")
+
+    def added(lerobot: dict[str, Any]) -> dict[str, Any]:
+        return {**lerobot, "tasks": list(dict.fromkeys([*(lerobot.get("tasks") or ()), *texts]))}
+
+    tasks: list[str] = _change(store, added)["tasks"]
+    return tasks
+
+
+def change_info(store: Store, changes: Mapping[str, Any]) -> None:
+    """Change entries of the info.json that a recording's store has in its metadata."""
+    _change(store, lambda lerobot: {**lerobot, "info": {**lerobot["info"], **changes}})
+
+
+def _change(store: Store, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """Replace what the metadata of a store says of LeRobot, and return it."""
     path = str(store.path)
     with locked_store(path):
         record = read_record(path)
-        known = _listed(record.metadata) or []
-        tasks = list(dict.fromkeys([*known, *texts]))
-        if len(tasks) > len(known):
-            metadata = {**record.metadata, "lerobot": {**record.metadata.get("lerobot", {}), "tasks": tasks}}
-            data = seal_json(replace(record, metadata=metadata).to_json())
+        before = record.metadata.get("lerobot", {})
+        after = change(before)
+        if after != before:
+            data = seal_json(replace(record, metadata={**record.metadata, "lerobot": after}).to_json())
             # a control loop may add a task: it waits for the disk only where every step does
             replace_file(f"{path}/{STORE_JSON}", data, sync=record.sync == "step")
-    return tasks
+    return after
 
 
 def _listed(metadata: Mapping[str, Any]) -> list[str] | None:

@@ -40,7 +40,16 @@ from stepwell.lerobot.appending import (
 )
 from stepwell.lerobot.camera_writing import encoding_of, image_files, video_packets
 from stepwell.lerobot.dataset_files import DatasetFiles, EpisodePlace, PreparedEpisode, appended_info
-from stepwell.lerobot.info import INDEX_INFOS, INFO_PATH, MAX_FPS, MIN_FPS, FeatureInfo
+from stepwell.lerobot.info import (
+    DATA_FILES_MB,
+    DEFAULT_CHUNKS_SIZE,
+    INDEX_INFOS,
+    INFO_PATH,
+    MAX_FPS,
+    MIN_FPS,
+    VIDEO_FILES_MB,
+    FeatureInfo,
+)
 from stepwell.lerobot.meta_files import import_pyarrow
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.schema_mapping import Cameras, Column, index_names, map_schema
@@ -83,11 +92,12 @@ def write_dataset(
     video: Mapping[str, Any] | None = None,
     fps: float | None = None,
     append: bool = False,
-    data_files_mb: float = 100,
-    video_files_mb: float = 200,
+    data_files_mb: float = DATA_FILES_MB,
+    video_files_mb: float = VIDEO_FILES_MB,
     workers: int | None = None,
     progress: bool | None = None,
     repo_id: str | None = None,
+    chunks_size: int = DEFAULT_CHUNKS_SIZE,
 ) -> Metadata:
     """Write episodes as a LeRobot dataset, which ``lerobot`` opens with the same values.
 
@@ -118,6 +128,7 @@ def write_dataset(
             every number.
         progress: a bar on stderr; default: when it is a terminal and tqdm is installed.
         repo_id: what the result says of itself; nothing is sent anywhere.
+        chunks_size: files a directory; an append goes on with that of the dataset.
 
     Returns:
         The metadata of the dataset, read back.
@@ -164,6 +175,7 @@ def write_dataset(
         fps=_checked_rate(view, fps),
         steps=StepTasks(index_names(schema_of(view), rename), task),
         sizes_mb=_checked_sizes(data_files_mb, video_files_mb),
+        chunks_size=_checked_chunks(chunks_size),
         workers=_worker_count(workers),
         progress=progress,
         episodes=list(episodes_of(view)),
@@ -191,6 +203,7 @@ class _Writing:
     fps: float
     steps: StepTasks
     sizes_mb: tuple[float, float]
+    chunks_size: int
     workers: int
     progress: bool | None
     episodes: Sequence[SourceEpisode]
@@ -200,7 +213,8 @@ class _Writing:
         preparation = self._preparation(self._columns(cameras), image_stride(self._num_steps), per_element=not is_v3)
         tasks, total = TaskList(self.steps.listed(self.episodes[0])), StatisticsSum(per_element=not is_v3)
         with built_directory(root) as hidden:
-            files = DatasetFiles(Path(hidden), preparation.infos, self.fps, self.sizes_mb if is_v3 else None)
+            sizes_mb = self.sizes_mb if is_v3 else None
+            files = DatasetFiles(Path(hidden), preparation.infos, self.fps, sizes_mb, chunks_size=self.chunks_size)
             self._write(preparation, files, tasks, total, first_episode=0, first_row=0)
             files.write_meta(files.new_info(self._counts(tasks), robot_type), tasks.texts, total)
 
@@ -223,7 +237,9 @@ class _Writing:
             self._write(
                 preparation, files, tasks, total, first_episode=info.total_episodes, first_row=info.total_frames
             )
-            files.write_meta(appended_info(info.raw, self._counts(tasks, before)), tasks.texts, total)
+            # of a dataset that was empty, facts of the videos are known only now
+            raw = info.raw if info.total_episodes else {**info.raw, "features": files.entries()}
+            files.write_meta(appended_info(raw, self._counts(tasks, before)), tasks.texts, total)
 
     @property
     def _num_steps(self) -> int:
@@ -391,6 +407,12 @@ def _checked_sizes(data_files_mb: float, video_files_mb: float) -> tuple[float, 
         if not isinstance(size, int | float) or not 0 < size < math.inf:
             raise StepwellError(f"{name}={size!r}. Allowed: a number of megabytes, more than 0.")
     return data_files_mb, video_files_mb
+
+
+def _checked_chunks(chunks_size: int) -> int:
+    if not isinstance(chunks_size, int) or chunks_size < 1:
+        raise StepwellError(f"chunks_size={chunks_size!r}. Allowed: a number of files, at least 1.")
+    return chunks_size
 
 
 def _worker_count(workers: int | None) -> int:

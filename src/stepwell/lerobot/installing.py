@@ -1,0 +1,84 @@
+"""stepwell's classes in the place of LeRobot's own, for scripts that are not to be changed."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+from stepwell.errors import MissingDependencyError
+
+__all__ = ["VideoEncodingManager", "install"]
+
+# where lerobot has each class; in 0.4 several are in the module of the first
+HOMES = {
+    "LeRobotDataset": ("lerobot_dataset",),
+    "LeRobotDatasetMetadata": ("dataset_metadata", "lerobot_dataset"),
+    "MultiLeRobotDataset": ("multi_dataset", "lerobot_dataset"),
+    "VideoEncodingManager": ("video_utils",),
+}
+# they write meta/ by inner parts of LeRobot's class
+WRITERS = ("aggregate", "dataset_tools", "lerobot_dataset", "streaming_dataset")
+
+
+class VideoEncodingManager:
+    """Finalizes a recording at the end of a ``with`` block, also one that ends by an exception."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __enter__(self) -> VideoEncodingManager:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.dataset.__exit__(*error)
+
+
+def install() -> None:
+    """Put stepwell's classes in the place of LeRobot's, in all modules of ``lerobot``, for this process.
+
+    After it ``lerobot.datasets.LeRobotDataset`` is `stepwell.lerobot.LeRobotDataset`, likewise
+    ``LeRobotDatasetMetadata`` and ``MultiLeRobotDataset``, for ``make_dataset``, for LeRobot's scripts, and for modules
+    that are imported later. `python -m stepwell.lerobot MODULE ...` runs a module of LeRobot so. May be called twice.
+
+    Raises:
+        MissingDependencyError: lerobot is not installed.
+
+    Notes:
+        LeRobot's tools that rewrite datasets, and ``StreamingLeRobotDataset``, stay as they are; they get and give
+        stepwell's datasets. What was imported before by modules that are not lerobot's own is not changed.
+    """
+    try:
+        datasets = import_module("lerobot.datasets")
+    except ImportError as error:
+        raise MissingDependencyError(f"lerobot is not installed ({error}). Type: pip install lerobot") from error
+    for name, homes in HOMES.items():
+        home, theirs = _find(datasets, name, homes)
+        if theirs is not None:
+            _replace(name, theirs, _ours(name), {f"{datasets.__name__}.{each}" for each in WRITERS} - {home})
+
+
+def _find(datasets: Any, name: str, homes: tuple[str, ...]) -> tuple[str, Any]:
+    """Return the module that defines a class of LeRobot, and the class."""
+    for home in homes:
+        try:
+            module = import_module(f"{datasets.__name__}.{home}")
+        except ModuleNotFoundError:
+            continue
+        theirs = getattr(module, name, None)
+        if theirs is not None:
+            return module.__name__, theirs
+    return "", None
+
+
+def _ours(name: str) -> Any:
+    return VideoEncodingManager if name == "VideoEncodingManager" else getattr(import_module("stepwell.lerobot"), name)
+
+
+def _replace(name: str, theirs: Any, ours: Any, writers: set[str]) -> None:
+    """Replace a class by name in the modules that have it."""
+    for module_name, module in list(sys.modules.items()):
+        is_lerobots = module_name.partition(".")[0] == "lerobot"
+        is_kept = name == "LeRobotDatasetMetadata" and module_name in writers
+        if is_lerobots and not is_kept and vars(module).get(name) is theirs:
+            setattr(module, name, ours)

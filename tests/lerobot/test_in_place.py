@@ -26,6 +26,7 @@ from stepwell.errors import (
     DiskFullError,
     EpisodeNotFoundError,
     FormatError,
+    LeftOutWarning,
     ReadOnlyError,
     StepwellError,
 )
@@ -495,3 +496,19 @@ def test_the_cache_takes_no_more_than_the_numbers_and_24_bytes_a_picture(tmp_pat
     size = sum(path.stat().st_size for path in store.path.rglob("*") if path.is_file())
     # headers and manifests do not grow
     assert size <= sum(lengths) * rows + notes + 12_000
+
+
+def test_images_of_another_size_than_info_says_are_read_as_they_are(tmp_path: Path) -> None:
+    root = tiny_lerobot(tmp_path / "tiny", cameras={TOP: ("png", (32, 48))}, lengths=[3])
+    expected = open_in_place(root)[0][TOP]
+    path = root / "meta/info.json"
+    info = json.loads(path.read_text())
+    info["features"][TOP]["shape"] = [48, 32, 3]
+    path.write_text(json.dumps(info))
+    # lerobot never compares them
+    with pytest.warns(LeftOutWarning, match=r"48x32 there, and 32x48 in the tables"):
+        store = open_in_place(root)
+    assert store.schema is not None and store.schema[TOP].fixed_shape == (32, 48, 3)
+    np.testing.assert_array_equal(store[0][TOP], expected)
+    written = stepwell.lerobot.write_dataset(store, tmp_path / "again")
+    assert written.info.features[TOP].shape == (32, 48, 3)

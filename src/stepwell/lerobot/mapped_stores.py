@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import FormatError
+from stepwell.codecs.image_files import read_image_head
+from stepwell.errors import FormatError, LeftOutWarning
 from stepwell.formats.reader import store_schema
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.meta_files import open_parquet
@@ -406,8 +408,8 @@ def mapped_schema(metadata: Metadata, tolerance: float) -> Schema:
             feature = Image(feature.fixed_shape, codec="video-file", files=files, tolerance=tolerance)
         elif info.is_image:
             files = _template(metadata, metadata.info.data_path, name)
-            found = _first_format(metadata, name)
-            feature = Image(feature.fixed_shape, codec="parquet-image", files=files, column=name, format=found)
+            shape, found = _first_image_kind(metadata, name, feature.fixed_shape)
+            feature = Image(shape, codec="parquet-image", files=files, column=name, format=found)
         features[name] = feature
     return store_schema(features, str(metadata.root / INFO_PATH))
 
@@ -444,9 +446,23 @@ def _escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def _first_format(metadata: Metadata, name: str) -> str:
-    """Return the format of the first image of a camera; "png" for one that is neither PNG nor JPEG."""
-    return png_or_jpeg(first_image(metadata, name)) or "png"
+def _first_image_kind(metadata: Metadata, name: str, shape: Sequence[int]) -> tuple[Sequence[int], str]:
+    """Return the shape of a camera's images and their format, as its first image has them.
+
+    The format of one that is neither PNG nor JPEG is "png".
+    """
+    file = first_image(metadata, name)
+    head = read_image_head(file)
+    if head is not None and (head.height, head.width) != tuple(shape[:2]):
+        # as lerobot, which never compares them
+        warnings.warn(
+            f"{metadata.root / INFO_PATH}: images of {name!r} are {shape[0]}x{shape[1]} there, and "
+            f"{head.height}x{head.width} in the tables. These are read.",
+            LeftOutWarning,
+            stacklevel=2,
+        )
+        shape = (head.height, head.width, *shape[2:])
+    return shape, png_or_jpeg(file) or "png"
 
 
 def _blocks(metadata: Metadata, bar: Any) -> Iterator[EpisodeBlock]:

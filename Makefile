@@ -57,7 +57,8 @@ test-lowest: $(LOWEST)/.ready
 	$(IN_MEMORY) NUMBA_CACHE_DIR=$(LOWEST)/numba $(LOWEST)/bin/python -m pytest $(SHARED) $(SMOKE)
 
 test-interop: test-interop-ready
-	HF_HUB_OFFLINE=1 $(INTEROP)/v30/bin/python -m pytest -n 0 tests/interop -m "not lerobot21"
+	HF_HUB_OFFLINE=1 $(INTEROP)/v30/bin/python -m pytest -n 0 tests/interop tests/lerobot/test_hf_rows.py \
+		tests/lerobot/test_meta_tables.py -m "not lerobot21"
 	HF_HUB_OFFLINE=1 $(INTEROP)/v21/bin/python -m pytest -n 0 tests/interop -m lerobot21
 
 test-interop-ready: $(INTEROP)/v30/.ready $(INTEROP)/v21/.ready

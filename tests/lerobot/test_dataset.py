@@ -24,7 +24,7 @@ from stepwell.lerobot import LeRobotDataset  # noqa: E402
 from stepwell.lerobot.items import ItemFormat  # noqa: E402
 from stepwell.loader import BatchSampler  # noqa: E402
 from stepwell.store import Store  # noqa: E402
-from stepwell.testing import tiny_store  # noqa: E402
+from stepwell.testing import tiny_lerobot, tiny_store  # noqa: E402
 
 from .item_model import LENGTHS, SIDE, TOP, assert_item, converted_store, expected_item  # noqa: E402
 
@@ -517,3 +517,22 @@ def test_the_reader_has_the_names_of_lerobots(store: Store) -> None:
     assert_item(reader.get_item(3), dataset[3])
     with pytest.raises(WindowError, match="write_dataset"):
         reader.get_episodes_file_paths()
+
+
+def test_frames_are_kept_as_the_argument_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("av")
+    from stepwell.references import video_in_files
+
+    kept = video_in_files.KeptFrames()
+    monkeypatch.setattr(video_in_files, "KEPT", kept)
+    monkeypatch.setattr("stepwell.lerobot.dataset.KEPT", kept)
+    source = tiny_lerobot(tmp_path / "set", cameras={"top": ("video", (32, 48))})
+    plain = LeRobotDataset(source, frame_cache=0)
+    expected = [plain[number]["top"] for number in range(len(plain))]
+    assert kept.max_bytes == 0 and not kept.frames
+    cached = LeRobotDataset(source, frame_cache="1 MiB")
+    for number in np.random.default_rng(0).permutation(len(cached)).tolist():
+        assert torch.equal(cached[number]["top"], expected[number])
+    assert kept.max_bytes == 1 << 20 and kept.frames
+    with pytest.raises(StepwellError, match="frame_cache"):
+        LeRobotDataset(source, frame_cache="much")

@@ -27,6 +27,8 @@ from stepwell.lerobot.items import Images, ItemFormat, ItemRows, delta_steps, it
 from stepwell.lerobot.meta_view import DatasetMeta, LeRobotDatasetMetadata, lerobot_home, local_source
 from stepwell.loader import Loader, WindowDataset
 from stepwell.loader.memory import import_torch, to_torch
+from stepwell.references.video_in_files import KEPT, keep_frames
+from stepwell.sizes import parse_bytes
 from stepwell.store import Store
 from stepwell.store.layout import STORE_JSON
 from stepwell.windows import View
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from stepwell.order import Order, Pad
 
 try:
+    import torch
     from torch.utils.data import Dataset as TorchDataset
 except ImportError:
     # only making one says so: recordings do without
@@ -47,6 +50,7 @@ except ImportError:
 __all__ = ["LeRobotDataset", "LoaderOptions", "Source", "TorchDataset", "item_loader"]
 
 Source = str | os.PathLike[str] | Store | View
+FRAME_CACHE = "512 MiB"
 # arguments that LeRobot's class has had in other versions than the newest
 IGNORED = frozenset({"camera_encoder", "camera_encoder_config", "vcodec", "video_decoder_cache_size", "video_encoder"})
 
@@ -98,6 +102,9 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         cache_dir: of the hub's files.
         local_files_only: whether only files that are here already are used.
         ignore: names of features to leave out: cameras that are not needed, kinds that stepwell does not read.
+        frame_cache: bytes of decoded frames that each process keeps ("512 MiB", or a number; 0: none): those that were
+            decoded on the way to others, of mp4 files that are read in place. Items in a random order then decode each
+            run of a file once, not once an item, as far as a dataset's frames fit.
         lerobot_arguments: ``vcodec`` and others that LeRobot's class had in earlier versions; of no meaning here.
 
     Attributes:
@@ -155,6 +162,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         cache_dir: str | os.PathLike[str] | None = None,
         local_files_only: bool = False,
         ignore: Collection[str] = (),
+        frame_cache: int | str = FRAME_CACHE,
         **lerobot_arguments: Any,
     ) -> None:
         _check_known(lerobot_arguments)
@@ -167,6 +175,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             "ignore": ignore,
         }
         self._begin(None, delta_timestamps, image_transforms, tolerance_s, is_uint8=return_uint8)
+        self._frame_bytes = parse_bytes("frame_cache", frame_cache, least=0)
         source = repo_id if isinstance(repo_id, Store | View) else _source(repo_id, root, skip_home=force_cache_sync)
         if episode_filter is not None:
             episodes = _filtered(source, episode_filter, episodes, hub)
@@ -196,6 +205,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         self.image_transforms: Callable[[Any], Any] | None = None
         self.set_image_transforms(image_transforms)
         self._is_uint8 = is_uint8
+        self._frame_bytes = parse_bytes("frame_cache", FRAME_CACHE)
         self._windows: WindowDataset | None = None
         self._format: ItemFormat | None = None
         self._reader: ItemReader | None = None
@@ -482,7 +492,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         # rows of arrays, which take a tenth of the time of rows of tensors
         for key, column in item.items():
             item[key] = column[0] if isinstance(column, list) else column[0, ...]
-        to_torch(item, import_torch())
+        to_torch(item, torch)
         for key, value in item.items():
             if isinstance(value, np.ndarray):
                 item[key] = value[()]
@@ -494,7 +504,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
     def __getitems__(self, indices: Iterable[int]) -> ItemRows:
         """Return several items, read at once: what ``DataLoader`` calls."""
         numbers = [operator.index(number) for number in indices]
-        columns = to_torch(self._columns(numbers), import_torch())
+        columns = to_torch(self._columns(numbers), torch)
         if self.image_transforms is not None:
             for key in self.meta.camera_keys:
                 columns[key] = [self.image_transforms(images) for images in columns[key].unbind(0)]
@@ -502,7 +512,10 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
 
     def _columns(self, numbers: list[int]) -> dict[str, Any]:
         """Return the columns of items, arrays and lists."""
-        reader, made = self._opened().reader, cast("ItemFormat", self._format)
+        if KEPT.max_bytes < self._frame_bytes:
+            keep_frames(self._frame_bytes)
+        windows = self._opened() if self._windows is None else self._windows
+        reader, made = windows.reader, cast("ItemFormat", self._format)
         size = reader.index.num_anchors
         if numbers and not -size <= min(numbers) <= max(numbers) < size:
             wrong = next(number for number in numbers if not -size <= number < size)
@@ -517,7 +530,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         """Return a row as the tables have it: no videos, windows, transforms of images or task."""
         self._opened()
         values = self._rows.reader.read(np.array([range(len(self))[idx]]))
-        item = to_torch(self._row_format(values), import_torch())
+        item = to_torch(self._row_format(values), torch)
         return {key: column[0] for key, column in item.items() if key != "task"}
 
     @cached_property
@@ -629,7 +642,6 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         """The first item of each selected episode ("from") and the one after its last ("to"), int64 tensors."""
         lengths = self.view.column("length")
         stops = np.cumsum(lengths)
-        torch = import_torch()
         return {"from": torch.from_numpy(stops - lengths), "to": torch.from_numpy(stops)}
 
     def item_format(self, images: Images = "float32") -> ItemFormat:
@@ -668,6 +680,8 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
                 "image_transforms are done item by item, and a loader builds whole batches. Leave them out, and give "
                 "loader(transform=...) transforms of stepwell, or do them on the batch."
             )
+        if order != "pooled":
+            keep_frames(self._frame_bytes)
         made = self.item_format("uint8_view" if images == "uint8" else images)
         return item_loader(self.view, made, batch_size, order, transform, options)
 

@@ -28,7 +28,16 @@ from stepwell.references.file_codec import REFERENCE, NumberedFileCodec, parse_r
 from stepwell.references.video_index import VideoIndex, exact_index, make_index
 from stepwell.schema import Feature, Video
 
-__all__ = ["KnownVideo", "VideoFileCodec", "forget_changed", "keep_frames", "known_video", "look_closer"]
+__all__ = [
+    "KEPT",
+    "KeptFrames",
+    "KnownVideo",
+    "VideoFileCodec",
+    "forget_changed",
+    "keep_frames",
+    "known_video",
+    "look_closer",
+]
 
 DEFAULT_TOLERANCE = 1e-4
 # rows may show a frame twice; more than twice as many as there are frames are not looked at

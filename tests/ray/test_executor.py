@@ -3,6 +3,9 @@
 import hashlib
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -164,3 +167,55 @@ def test_a_working_directory_that_was_removed_is_not_needed(
     gone.rmdir()
     made = stepwell.write_episodes(tmp_path / "ray.well", Numbers((), tmp_path), executor=executor)
     assert len(made) == 40
+
+
+def test_actors_are_killed_at_random_on_several_nodes(tmp_path: Path) -> None:
+    code = f"""
+        import random, sys, threading, time
+        from pathlib import Path
+        import numpy as np
+        import ray
+        from ray.cluster_utils import Cluster
+        import stepwell
+        from stepwell.ray import RayExecutor
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from test_executor import digests
+
+        class Deadly(RayExecutor):
+            killed = 0
+            def begin(self, *arguments):
+                workers = super().begin(*arguments)
+                def kill():
+                    rng = random.Random(0)
+                    while Deadly.killed < 6:
+                        time.sleep(rng.random() / 4)
+                        ray.kill(rng.choice(workers)._actor)
+                        Deadly.killed += 1
+                threading.Thread(target=kill, daemon=True).start()
+                return workers
+
+        class Slow:
+            def __len__(self):
+                return 40
+            def __getitem__(self, index):
+                time.sleep(0.05)
+                return {{"number": np.full(index % 5 + 1, index)}}
+
+        cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 1, "include_dashboard": False}})
+        for _ in range(2):
+            cluster.add_node(num_cpus=1)
+        ray.init(address=cluster.address, log_to_driver=False)
+        out = Path({str(tmp_path)!r})
+        plain = stepwell.write_episodes(out / "plain.well", Slow(), workers=1, chunk_episodes=2)
+        executor = Deadly(3, max_retries=20)
+        made = stepwell.write_episodes(out / "ray.well", Slow(), executor=executor, chunk_episodes=2)
+        nodes = {{node["NodeID"] for node in ray.nodes() if node["Alive"]}}
+        assert sorted(digests(made).values()) == sorted(digests(plain).values())
+        assert [each["number"].tolist() for each in made] == [each["number"].tolist() for each in plain]
+        assert made.verify().is_ok
+        print(len(made), len(nodes), Deadly.killed > 0)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.stdout.strip().endswith("40 3 True"), done.stderr[-3000:]

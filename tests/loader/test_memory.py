@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from stepwell.loader.memory import ArenaPool
+from stepwell.loader.memory import ArenaPool, CountedPool
 
 
 def address(memory: np.ndarray) -> int:
@@ -24,21 +24,21 @@ def test_memory_is_leased_again_when_the_last_view_is_gone() -> None:
     assert address(pool.lease(256)) == where
 
 
-@pytest.mark.parametrize(
-    "keep",
-    [
-        lambda m: m,
-        lambda m: m[3:5],
-        lambda m: m.view("f4").reshape(8, 8).T,
-        lambda m: np.ndarray((2, 2), "f8", m, 64),
-        lambda m: memoryview(m[8:16]),
-        lambda m: np.lib.stride_tricks.as_strided(m[:8], (2, 2), (1, 1)),
-        lambda m: m[:100][:50][:25],
-        lambda m: np.asarray(memoryview(m)),
-        lambda m: iter(m[:10]),
-        lambda m: m.reshape(16, 16).flat,
-    ],
-)
+KEEPS = [
+    lambda m: m,
+    lambda m: m[3:5],
+    lambda m: m.view("f4").reshape(8, 8).T,
+    lambda m: np.ndarray((2, 2), "f8", m, 64),
+    lambda m: memoryview(m[8:16]),
+    lambda m: np.lib.stride_tricks.as_strided(m[:8], (2, 2), (1, 1)),
+    lambda m: m[:100][:50][:25],
+    lambda m: np.asarray(memoryview(m)),
+    lambda m: iter(m[:10]),
+    lambda m: m.reshape(16, 16).flat,
+]
+
+
+@pytest.mark.parametrize("keep", KEEPS)
 def test_memory_that_is_seen_in_any_way_is_not_leased_again(keep) -> None:
     pool = ArenaPool(256, max_free=2)
     lease = pool.lease(256)
@@ -75,29 +75,50 @@ def test_no_more_than_max_free_blocks_are_kept() -> None:
     pool = ArenaPool(64, max_free=3)
     held = [pool.lease(64) for _ in range(10)]
     del held
-    for _ in range(10):
-        pool.lease(64)
     assert pool.num_free == 3
 
 
-def test_many_batches_that_are_held_are_all_recycled() -> None:
+def test_leases_outlive_their_pool() -> None:
     pool = ArenaPool(64, max_free=3)
-    held = [pool.lease(64) for _ in range(20)]
+    lease = pool.lease(64)
+    lease[:] = 7
+    del pool
+    gc.collect()
+    assert (lease == 7).all()
+
+
+@pytest.mark.parametrize("number", [1, 5, 8])
+def test_leases_that_are_counted_are_used_again(number: int) -> None:
+    pool = CountedPool(64, 8)
+    held = [pool.lease() for _ in range(number)]
     known = {address(lease) for lease in held}
-    for number in range(100):
-        held[number % 20] = np.empty(0, np.uint8)
-        held[number % 20] = pool.lease(64)
+    assert len(known) == number and all(where % 64 == 0 for where in known)
+    for turn in range(100):
+        held[turn % number] = np.empty(0, np.uint8)
+        held[turn % number] = pool.lease()
     assert {address(lease) for lease in held} == known
 
 
-def test_threads_never_share_a_lease() -> None:
-    pool, shared = ArenaPool(64, max_free=3), []
+@pytest.mark.parametrize("keep", KEEPS)
+def test_memory_that_is_seen_in_any_way_is_not_counted_as_free(keep) -> None:
+    pool = CountedPool(256, 4)
+    lease = pool.lease()
+    where = address(lease)
+    kept = keep(lease)
+    del lease
+    gc.collect()
+    assert where not in {address(each) for each in [pool.lease() for _ in range(4)]}
+    del kept
+
+
+def test_threads_never_share_a_lease_that_is_counted() -> None:
+    pool, shared = CountedPool(64, 8), []
 
     def use(mark: int) -> None:
         for _ in range(3000):
-            lease = pool.lease(64)
+            lease = pool.lease()
             lease[:] = mark
-            other = pool.lease(64)
+            other = pool.lease()
             other[:] = mark + 100
             if not (lease == mark).all():
                 shared.append(mark)
@@ -114,12 +135,3 @@ def test_threads_never_share_a_lease() -> None:
     finally:
         sys.setswitchinterval(interval)
     assert not shared
-
-
-def test_leases_outlive_their_pool() -> None:
-    pool = ArenaPool(64, max_free=3)
-    lease = pool.lease(64)
-    lease[:] = 7
-    del pool
-    gc.collect()
-    assert (lease == 7).all()

@@ -1,15 +1,17 @@
 """The memory of batches: recycled blocks, pinned blocks, and torch tensors over the same memory.
 
-How a block is known to be free: each has one array over it, its *lease*. numpy lets every view, slice and transpose
-keep the array alive that it was cut from (``.base``), and a torch tensor keeps its array. So a lease to which nothing
-refers but the pool is free::
+How a block is known to be free: every batch gets a *lease*, an array object made for it alone over the block. numpy
+lets every view, slice and transpose keep the array alive that it was cut from (``.base``), and a torch tensor keeps
+its array. So the lease dies when the last of them is gone, and a weak reference then puts the block back::
 
-    pool --> lease <-- batch["action"] <-- batch["action"][3:].T <-- torch.from_numpy(...)
-               '--> memoryview: views of a lease keep the lease, not what is below it
+    block  <-- memoryview <-- lease <-- batch["action"] <-- batch["action"][3:].T <-- torch.from_numpy(...)
+      ^                         :
+      +------- pool.free <......+  when the lease dies
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from sys import getrefcount
 from typing import Any, Literal
@@ -20,10 +22,18 @@ import numpy.typing as npt
 from stepwell.errors import LoaderError, MissingDependencyError
 from stepwell.windows import aligned_empty
 
-__all__ = ["ArenaPool", "PinnedBlock", "Target", "import_torch", "pins_by_default", "to_torch", "torch_dtype"]
+__all__ = [
+    "ArenaPool",
+    "CountedPool",
+    "PinnedBlock",
+    "Target",
+    "import_torch",
+    "pins_by_default",
+    "to_torch",
+    "torch_dtype",
+]
 
 Target = Literal["numpy", "torch"]
-MAX_KNOWN = 32
 
 
 class ArenaPool:
@@ -31,32 +41,27 @@ class ArenaPool:
 
     Args:
         num_bytes: of each block.
-        max_free: free blocks to keep; more than that go back to the system, one with each lease.
+        max_free: free blocks to keep; more than that go back to the system.
 
     Notes:
-        Threads may lease at once; what refers to a lease may go in any thread. A forked child has its own copies. Held
-        batches outlive the pool. There is no limit to the blocks on lease; of more than `MAX_KNOWN` the oldest are not
-        recycled.
+        Threads may lease at once; a lease may die in any thread. A forked child has its own copies. Held batches
+        outlive the pool. There is no limit to the blocks on lease.
     """
 
-    __slots__ = ("__weakref__", "_leases", "max_free", "num_bytes")
+    __slots__ = ("__weakref__", "_free", "_leases", "max_free", "num_bytes")
 
     def __init__(self, num_bytes: int, max_free: int) -> None:
         # numpy makes no array over an empty buffer
         self.num_bytes = max(num_bytes, 1)
         self.max_free = max_free
-        # the one that was leased longest ago first
-        self._leases: deque[npt.NDArray[np.uint8]] = deque(maxlen=MAX_KNOWN)
+        self._free: deque[memoryview] = deque()
+        # a weak reference calls back only while it is itself alive; arrays have no hash, so they are kept by their id
+        self._leases: dict[int, _Lease] = {}
 
     @property
     def num_free(self) -> int:
         """Blocks that wait for the next batch."""
-        found = 0
-        for _ in range(len(self._leases)):
-            lease = self._leases.popleft()
-            self._leases.append(lease)
-            found += getrefcount(lease) == _FREE
-        return found
+        return len(self._free)
 
     def lease(self, num_bytes: int) -> npt.NDArray[np.uint8]:
         """Return memory that no living array shares.
@@ -69,6 +74,47 @@ class ArenaPool:
         """
         if num_bytes > self.num_bytes:
             return aligned_empty(num_bytes)
+        try:
+            block = self._free.pop()
+        except IndexError:
+            block = aligned_empty(self.num_bytes).data
+        # np.ndarray(..., buffer=block) would be a view of the array below, and numpy cuts such chains short
+        memory = np.frombuffer(block, np.uint8)
+        ref = _Lease(memory, self._take_back)
+        ref.block = block
+        self._leases[id(ref)] = ref
+        return memory if num_bytes == self.num_bytes else memory[:num_bytes]
+
+    def _take_back(self, ref: _Lease) -> None:
+        del self._leases[id(ref)]
+        if len(self._free) < self.max_free:
+            self._free.append(ref.block)
+
+
+class CountedPool:
+    """As `ArenaPool`, for batches that are drawn in microseconds.
+
+    A lease is an array that is kept, and is free once nothing but the pool refers to it.
+
+    Args:
+        num_bytes: of each block.
+        max_known: blocks to know of; those that are leased beyond are not recycled.
+
+    Notes:
+        What was leased and is dropped stays with the pool, ``max_known`` blocks at most, so these should be small.
+        Threads may lease at once; a forked child has its own copies.
+    """
+
+    __slots__ = ("_leases", "num_bytes")
+
+    def __init__(self, num_bytes: int, max_known: int) -> None:
+        # numpy makes no array over an empty buffer
+        self.num_bytes = max(num_bytes, 1)
+        # the one that was leased longest ago first
+        self._leases: deque[npt.NDArray[np.uint8]] = deque(maxlen=max_known)
+
+    def lease(self) -> npt.NDArray[np.uint8]:
+        """Return memory that no living array shares: uint8 [num_bytes], 64-byte aligned, of undefined content."""
         leases = self._leases
         for _ in range(len(leases)):
             try:
@@ -79,23 +125,14 @@ class ArenaPool:
             leases.append(lease)
             # one that another thread looks at, too, has a reference more
             if getrefcount(lease) == _FREE:
-                if len(leases) > self.max_free:
-                    self._let_go()
-                return lease if num_bytes == self.num_bytes else lease[:num_bytes]
+                return lease
         made = np.frombuffer(aligned_empty(self.num_bytes).data, np.uint8)
         leases.append(made)
-        return made if num_bytes == self.num_bytes else made[:num_bytes]
-
-    def _let_go(self) -> None:
-        """Give the oldest block back to the system if it is free."""
-        lease = self._leases.popleft()
-        # without the one of the pool
-        if getrefcount(lease) != _FREE - 1:
-            self._leases.appendleft(lease)
+        return made
 
 
 def _references() -> int:
-    """Return how many references a lease has that is a pool's alone, as `ArenaPool.lease` counts them."""
+    """Return how many references a lease has that is a pool's alone, as `CountedPool.lease` counts them."""
     leases: deque[npt.NDArray[np.uint8]] = deque([np.empty(0, np.uint8)])
     lease = leases.popleft()
     leases.append(lease)
@@ -103,6 +140,13 @@ def _references() -> int:
 
 
 _FREE = _references()
+
+
+class _Lease(weakref.ref[Any]):
+    """A weak reference to a lease that knows the block below it."""
+
+    __slots__ = ("block",)
+    block: memoryview
 
 
 def import_torch() -> Any:

@@ -19,7 +19,7 @@ from stepwell.kernels.places import PLACE_ROWS
 from stepwell.loader.batch import Batch
 from stepwell.loader.build import Builder
 from stepwell.loader.devices import DeviceSource, find_device
-from stepwell.loader.memory import ArenaPool, import_torch, torch_dtype
+from stepwell.loader.memory import CountedPool, import_torch, torch_dtype
 from stepwell.loader.pipeline import Inline, Pipeline
 from stepwell.loader.settings import LoaderSettings
 from stepwell.loader.transforms import BatchKey
@@ -79,6 +79,8 @@ WHAT_TO_DO = {
 }
 # the consumer still holds one batch while it asks for the next
 HELD_BATCHES = 2
+# of drawn batches whose memory is recycled
+MAX_KNOWN = 8
 NO_TARGETS = np.empty(0, np.int64)
 MAX_REDRAWS = 8
 CLOSED = "this loader was closed. Make a new one."
@@ -446,13 +448,13 @@ class _DirectDraw:
         torch = builder.torch if self._finish is None else None
         self._wrap: Callable[[npt.NDArray[Any]], Any] | None = None if torch is None else torch.from_numpy
         self._arrays = [(*each, torch is not None and torch_dtype(each[2], torch) is not None) for each in placed]
-        self._pool = ArenaPool(num_bytes, HELD_BATCHES + 1)
+        self._pool = CountedPool(num_bytes, MAX_KNOWN)
 
     def take(self) -> Built:
         """Return the progress after the next batch, and the batch."""
         drawer, size, wrap = self._drawer, self._size, self._wrap
         number, owed, (taken,) = drawer.progress
-        memory = self._pool.lease(self._pool.num_bytes)
+        memory = self._pool.lease()
         if not self._table.draw_batch(
             size, self._reader, self._reach, self._endings, self._targets, self._discount,
             drawer.beta(number * size) if self._is_weighted else 0.0, drawer.normalize, memory, self._start,

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -202,20 +203,27 @@ def test_actors_are_killed_at_random_on_several_nodes(tmp_path: Path) -> None:
                 return {{"number": np.full(index % 5 + 1, index)}}
 
         cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 1, "include_dashboard": False}})
-        for _ in range(2):
-            cluster.add_node(num_cpus=1)
-        ray.init(address=cluster.address, log_to_driver=False)
-        out = Path({str(tmp_path)!r})
-        plain = stepwell.write_episodes(out / "plain.well", Slow(), workers=1, chunk_episodes=2)
-        executor = Deadly(3, max_retries=20)
-        made = stepwell.write_episodes(out / "ray.well", Slow(), executor=executor, chunk_episodes=2)
-        nodes = {{node["NodeID"] for node in ray.nodes() if node["Alive"]}}
-        assert sorted(digests(made).values()) == sorted(digests(plain).values())
-        assert [each["number"].tolist() for each in made] == [each["number"].tolist() for each in plain]
-        assert made.verify().is_ok
-        print(len(made), len(nodes), Deadly.killed > 0)
+        try:
+            for _ in range(2):
+                cluster.add_node(num_cpus=1)
+            ray.init(address=cluster.address, log_to_driver=False)
+            out = Path({str(tmp_path)!r})
+            plain = stepwell.write_episodes(out / "plain.well", Slow(), workers=1, chunk_episodes=2)
+            executor = Deadly(3, max_retries=20)
+            made = stepwell.write_episodes(out / "ray.well", Slow(), executor=executor, chunk_episodes=2)
+            nodes = {{node["NodeID"] for node in ray.nodes() if node["Alive"]}}
+            assert sorted(digests(made).values()) == sorted(digests(plain).values())
+            assert [each["number"].tolist() for each in made] == [each["number"].tolist() for each in plain]
+            assert made.verify().is_ok
+            print(len(made), len(nodes), Deadly.killed > 0)
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=200, check=False
-    )
+    # elsewhere than where Ray looks for a cluster to connect to; paths of sockets are short
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as directory:
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            capture_output=True, text=True, timeout=200, check=False, env={**os.environ, "RAY_TMPDIR": directory},
+        )  # fmt: skip
     assert done.stdout.strip().endswith("40 3 True"), done.stderr[-3000:]

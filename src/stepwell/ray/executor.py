@@ -85,9 +85,7 @@ class RayExecutor:
         begin = partial(actor.remote, kept, _working_directory())
         workers = [_RayWorker(self._ray, begin, retries) for _ in range(count)]
         try:
-            self._check_are_there(workers)
-            if target is not None:
-                self._check_is_seen(Path(target), workers)
+            self._check(workers, None if target is None else Path(target) / f".seen-{os.urandom(8).hex()}")
         except BaseException:
             for worker in workers:
                 worker.stop(is_failure=True)
@@ -98,36 +96,39 @@ class RayExecutor:
         """Wait until one of these has answered, or died."""
         self._ray.wait([worker.oldest for worker in workers], num_returns=1, timeout=seconds)
 
-    def _check_are_there(self, workers: list[_RayWorker]) -> None:
-        """Raise WorkerError when Ray has not begun all of them in time."""
-        ray, refs = self._ray, [worker.read(os.devnull) for worker in workers]
-        begun, _ = ray.wait(refs, num_returns=len(refs), timeout=SEEN_SECONDS)
-        if len(begun) < len(refs):
-            options = {key: value for key, value in self._options.items() if value}
-            raise WorkerError(
-                f"Ray has begun {len(begun)} of {len(refs)} workers in {SEEN_SECONDS:.0f} s, each of {options}. It has "
-                f"{ray.cluster_resources()}, of which {ray.available_resources()} are free. Ask for fewer workers, "
-                "RayExecutor(num_workers), or for less, resources_per_worker={...}."
-            )
+    def _check(self, workers: list[_RayWorker], nonce: Path | None) -> None:
+        """Raise WorkerError when Ray does not begin all of them in time, StepwellError where one sees other files.
+
+        Args:
+            workers: that were asked for.
+            nonce: a file to write and to have read, in the target; None: there is none.
+        """
+        ray, text = self._ray, os.urandom(16).hex()
+        if nonce is not None:
+            nonce.write_text(text)
         try:
-            ray.get(begun)
+            refs = [worker.read(os.devnull if nonce is None else str(nonce)) for worker in workers]
+            begun, _ = ray.wait(refs, num_returns=len(refs), timeout=SEEN_SECONDS)
+            if len(begun) < len(refs):
+                options = {key: value for key, value in self._options.items() if value}
+                raise WorkerError(
+                    f"Ray has begun {len(begun)} of {len(refs)} workers in {SEEN_SECONDS:.0f} s, each of {options}. It "
+                    f"has {ray.cluster_resources()}, of which {ray.available_resources()} are free. Ask for fewer "
+                    "workers, RayExecutor(num_workers), or for less, resources_per_worker={...}."
+                )
+            found = ray.get(refs)
         except ray.exceptions.RayError as error:
             raise WorkerError(f"a worker of Ray could not begin: {error}") from error
-
-    def _check_is_seen(self, target: Path, workers: list[_RayWorker]) -> None:
-        """Raise StepwellError when a worker does not see what this process writes."""
-        nonce = target / f".seen-{os.urandom(8).hex()}"
-        text = os.urandom(16).hex()
-        nonce.write_text(text)
-        try:
-            found = self._ray.get([worker.read(str(nonce)) for worker in workers], timeout=SEEN_SECONDS)
         finally:
-            nonce.unlink()
+            if nonce is not None:
+                nonce.unlink()
+        if nonce is None:
+            return
         blind = sorted({node for node, seen in found if seen != text})
         if blind:
             raise StepwellError(
-                f"{target} is not what this process sees there on node {', '.join(blind)}. Write to a directory of a "
-                "file system that all nodes share."
+                f"{nonce.parent} is not what this process sees there on node {', '.join(blind)}. Write to a directory "
+                "of a file system that all nodes share."
             )
 
 

@@ -183,10 +183,8 @@ class FrameDecoder:
                 if kept is not None:
                     kept[frame.pts] = frame
                 came.add(frame.pts)
-                for out in outs[:1]:
-                    self.write(frame, out)
-                for out in outs[1:]:
-                    out[...] = outs[0]
+                if outs:
+                    self.write(frame, outs)
         if not came.issuperset(wanted):
             # those that nobody wants may have been left out
             left = [number for number, outs in wanted.items() if outs and number not in came]
@@ -195,8 +193,9 @@ class FrameDecoder:
         self.is_decoding = False
         return came
 
-    def write(self, frame: Any, out: npt.NDArray[np.uint8]) -> None:
-        """Convert a frame to the feature's colours and size."""
+    def write(self, frame: Any, outs: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Convert a frame to the feature's colours and size, into each of some arrays."""
+        out, *others = outs
         actual = frame.height, frame.width
         if actual not in (self._shape, self._coded_size):
             found, wanted = (turned_size(size, self._turn) for size in (actual, self._shape))
@@ -222,6 +221,8 @@ class FrameDecoder:
         else:
             lines = np.frombuffer(plane, np.uint8).reshape(plane.height, -1)
             out.reshape(len(out), -1)[...] = lines[: len(out), : out.nbytes // len(out)]
+        for other in others:
+            other[...] = out
 
     def _cut(self, frame: Any) -> Any:
         """Return a converted frame without what it was padded by."""

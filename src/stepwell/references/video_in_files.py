@@ -358,9 +358,7 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
             is_kept = KEPT.frames and (video, next(iter(wanted))) in KEPT.frames
             if is_kept and (kept := KEPT.find(video, wanted)) is not None:
                 for (stream, frame), outs in zip(kept, wanted.values(), strict=True):
-                    open_decoder(stream, self._shape, size, index.turn).write(frame, outs[0])
-                    for out in outs[1:]:
-                        out[...] = outs[0]
+                    open_decoder(stream, self._shape, size, index.turn).write(frame, outs)
                 return
             numbers = range(key, max(wanted) + 1) if index.pts is None else index.needed(key, max(wanted))
             packets = video.packets(numbers)

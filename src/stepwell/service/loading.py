@@ -15,7 +15,6 @@ shard does not have by now are dealt again to the others::
 from __future__ import annotations
 
 import itertools
-import os
 import queue
 import threading
 import time
@@ -38,6 +37,7 @@ from stepwell.loader.memory import import_torch
 from stepwell.loader.pipeline import Inline, Pipeline
 from stepwell.loader.settings import LoaderSettings
 from stepwell.loader.transforms import BatchKey
+from stepwell.process import this
 from stepwell.replay.drawing import (
     BetaSchedule,
     TurnTaker,
@@ -475,7 +475,7 @@ class RemoteLoader:
         self._device = find_device(device, import_torch()) if device is not None else None
         self._source: Any = None
         self._is_closed = False
-        self._pid = os.getpid()
+        self._pid = this.pid
         self._turn = threading.RLock()
         # of the streams, which several threads read where rows are gone
         self._receiving = threading.Lock()
@@ -495,8 +495,8 @@ class RemoteLoader:
 
     def __next__(self) -> Batch:
         """Return the next batch."""
-        if self._pid != os.getpid():
-            raise LoaderError(f"this loader is of process {self._pid}, this is {os.getpid()}. Make a client there.")
+        if self._pid != this.pid:
+            raise LoaderError(f"this loader is of process {self._pid}, this is {this.pid}. Make a client there.")
         with self._turn:
             if self._is_closed:
                 raise LoaderError(CLOSED)
@@ -559,11 +559,11 @@ class RemoteLoader:
 
         May be called twice.
         """
-        if not self._is_closed and self._pid == os.getpid():
+        if not self._is_closed and self._pid == this.pid:
             with suppress(ServiceError):
                 self.flush()
         self._is_closed = True
-        if self._pid != os.getpid():
+        if self._pid != this.pid:
             return
         for row in self._streams:
             for stream in row:

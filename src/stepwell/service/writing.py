@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.errors import RateLimitError, ServiceError, StepError, StepwellError, WriterClosedError
+from stepwell.process import this
 from stepwell.replay.limiters import checked_timeout
 from stepwell.schema import Feature, Schema, flatten, infer_columns, infer_schema
 from stepwell.service.client import Pauses, refuse_pickle
@@ -258,7 +259,7 @@ class _RemoteBase:
             raise ServiceError(f"flush_seconds={flush_seconds!r}. Allowed: a number above 0.")
         checked_timeout(timeout)
         self.name = name
-        self._connection, self._timeout, self._pid = connection, timeout, os.getpid()
+        self._connection, self._timeout, self._pid = connection, timeout, this.pid
         self._is_closed = False
         about = connection.call("describe", timeout=60.0 if timeout is None else timeout).head
         self._schema: Schema | None = None if about["schema"] is None else Schema.from_json(about["schema"])
@@ -269,7 +270,7 @@ class _RemoteBase:
             "protocol": PROTOCOL,
             "store": about["store"],
             "name": name,
-            "incarnation": f"{os.getpid()}-{os.urandom(8).hex()}",
+            "incarnation": f"{this.pid}-{os.urandom(8).hex()}",
             "num_envs": num_envs,
             "on_disconnect": on_disconnect,
         }
@@ -307,7 +308,7 @@ class _RemoteBase:
         Raises:
             ServiceError: the server was away for longer than ``timeout``: what it has not acknowledged may be lost.
         """
-        if self._is_closed or self._pid != os.getpid():
+        if self._is_closed or self._pid != this.pid:
             return
         self._is_closed = True
         try:
@@ -318,9 +319,9 @@ class _RemoteBase:
             self._sender.end(self._timeout)
 
     def _check(self) -> None:
-        if self._pid != os.getpid():
+        if self._pid != this.pid:
             raise WriterClosedError(
-                f"this writer belongs to process {self._pid}, this is {os.getpid()}. Make a client and a writer there."
+                f"this writer belongs to process {self._pid}, this is {this.pid}. Make a client and a writer there."
             )
         self._sender.raise_error()
         if self._is_closed:
@@ -506,7 +507,7 @@ class RemoteWriter(_RemoteBase):
         """
         given = features if step is None else step
         with self._changed:
-            if self._is_closed or self._sender.error is not None or self._pid != os.getpid():
+            if self._is_closed or self._sender.error is not None or self._pid != this.pid:
                 self._check()
             if self._schema is None:
                 check_mapping(given)

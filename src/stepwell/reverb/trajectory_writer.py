@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -21,13 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import ServiceError, StepwellError
 from stepwell.reverb.errors import DeadlineExceededError
 from stepwell.reverb.server import pack_strings
 from stepwell.reverb.specs import TensorSpec, as_array, dtype_text, import_tree, shape_text
-from stepwell.service.client import Pauses
+from stepwell.service.client import Sender
 from stepwell.service.messages import PROTOCOL, Kind, pack, unpack
-from stepwell.service.settings import import_grpc
 
 if TYPE_CHECKING:
     from stepwell.reverb.client import Client
@@ -483,13 +480,12 @@ def _with_histories(shape: Any, columns: Mapping[str, _Column]) -> Any:
     return tree.map_structure(lambda path: _History(columns[path]) if path in columns else None, shape)
 
 
-class _Sender:
+class _Sender(Sender):
     """Sends items, and the rows that they refer to, over one connection after the other, until they are in."""
 
     def __init__(self, client: Client, num_kept: int) -> None:
-        self._connection = client.connection
+        super().__init__(client.connection, "insert", "stepwell trajectory writer")
         self._name = f"{os.uname().nodename}-{os.getpid()}-{os.urandom(8).hex()}"
-        self._changed = threading.Condition()
         # items, and ends of episodes (None), that are not known to be in; the number of the first; how many were sent
         self._entries: deque[_Item | None] = deque()
         self._first = self._num_sent = 0
@@ -497,103 +493,56 @@ class _Sender:
         self._num_rows = 0
         self._rows: deque[_Row] = deque()
         self._num_kept = num_kept
-        self._error: StepwellError | None = None
-        self._is_stopped = False
-        self._is_welcome = False
-        self._number = 0
-        self._call: Any = None
-        self._thread: threading.Thread | None = None
 
     def put(self, item: _Item | None) -> None:
         """Send an item, or the end of an episode, in time."""
-        with self._changed:
+        with self.changed:
             self._entries.append(item)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="stepwell trajectory writer", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            if not self._is_begun:
+                self.start()
+            self.changed.notify_all()
 
     def end_episode(self) -> None:
         """Say that an episode has ended, where anything was sent."""
-        if self._thread is not None:
+        if self._is_begun:
             self.put(None)
+
+    @property
+    def _is_begun(self) -> bool:
+        return self._thread.ident is not None
 
     def wait(self, most: int, seconds: float | None) -> None:
         """Wait until at most so many items are not in."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        with self._changed:
-            while self._num_waiting > most:
-                self.raise_error()
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    number = self._num_waiting
-                    raise DeadlineExceededError(
-                        f"Timeout: {number} items are not in their tables yet. A rate limiter may hold them; they are "
-                        "still sent."
-                    )
-                self._changed.wait(left)
+        with self.changed:
+            self.wait_until(lambda: self._num_waiting <= most, seconds, self._not_in_time)
             self.raise_error()
+
+    def _not_in_time(self) -> DeadlineExceededError:
+        return DeadlineExceededError(
+            f"Timeout: {self._num_waiting} items are not in their tables yet. A rate limiter may hold them; they are "
+            "still sent."
+        )
 
     @property
     def _num_waiting(self) -> int:
         return sum(entry is not None for entry in self._entries)
 
-    def raise_error(self) -> None:
-        """Raise what the server said."""
-        if self._error is not None:
-            raise self._error
-
     def stop(self) -> None:
         """End the connection at once."""
-        with self._changed:
-            self._is_stopped = True
-            self._changed.notify_all()
-            call, thread = self._call, self._thread
-        if thread is not None and thread is not threading.current_thread():
+        with self.changed:
+            self._stopped.set()
+            self.changed.notify_all()
+            call = self._call
+        if self._is_begun and self._thread is not threading.current_thread():
             # what was sent and is not in is dropped by the server, too, once it knows
-            thread.join(1.0 if not self._entries else 0.0)
+            self._thread.join(1.0 if not self._entries else 0.0)
             if call is not None:
                 call.cancel()
-            thread.join(5.0)
-
-    def _run(self) -> None:
-        grpc, pauses = import_grpc(), Pauses(None)
-        while not self._is_stopped:
-            try:
-                with self._changed:
-                    self._number += 1
-                    self._is_welcome = False
-                    self._call = self._connection.stream("insert", self._requests(self._number))
-                for data in self._call:
-                    self._receive(data)
-                    pauses = Pauses(None)
-                if not self._is_stopped:
-                    self._pause(pauses, ServiceError("the server closed the connection"))
-            except grpc.RpcError as error:
-                try:
-                    self._pause(pauses, self._connection.error(error))
-                except StepwellError as final:
-                    self._fail(final)
-            except StepwellError as error:
-                self._fail(error)
-            except BaseException as error:
-                # else flush would wait for ever
-                self._fail(ServiceError(f"the thread of a writer failed: {type(error).__name__}: {error}"))
-                raise
-
-    def _pause(self, pauses: Pauses, error: Exception) -> None:
-        if not self._is_stopped:
-            pauses.next(error)
-
-    def _fail(self, error: StepwellError) -> None:
-        with self._changed:
-            self._error = self._error or error
-            self._is_stopped = True
-            self._changed.notify_all()
+            self._thread.join(5.0)
 
     def _receive(self, data: bytes) -> None:
         head = unpack(data, Kind.WELCOME, Kind.ACK).head
-        with self._changed:
+        with self.changed:
             if "num_rows" in head:
                 self._begin(int(head["num_rows"]))
             # entries that are in; those that the server had before its connection was lost were acknowledged late
@@ -601,7 +550,7 @@ class _Sender:
                 self._entries.popleft()
                 self._first += 1
                 self._num_sent = max(0, self._num_sent - 1)
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def _begin(self, num_rows: int) -> None:
         """Go on where the server is: one that was begun anew has no rows."""
@@ -612,16 +561,16 @@ class _Sender:
         self._rows = deque(row for row in self._rows if row.number >= 0)
         self._num_rows, self._num_sent, self._is_welcome = num_rows, 0, True
 
-    def _requests(self, number: int) -> Iterator[bytes]:
+    def _requests(self, connection: int) -> Iterator[bytes]:
         """Yield what one connection sends; gRPC asks in a thread of its own."""
         yield pack(Kind.HELLO, {"protocol": PROTOCOL, "name": self._name, "first": self._first})
         while True:
-            with self._changed:
-                while not self._is_stopped and self._number == number and not self._has_more:
-                    self._changed.wait()
-                if self._number != number:
+            with self.changed:
+                while not self._stopped.is_set() and self._connections == connection and not self._has_more:
+                    self.changed.wait()
+                if self._connections != connection:
                     return
-                if self._is_stopped:
+                if self._stopped.is_set():
                     yield pack(Kind.BYE)
                     return
                 data = self._message()

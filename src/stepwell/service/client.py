@@ -11,14 +11,15 @@ import os
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import ServiceError, TableError
+from stepwell.errors import ServiceError, StepwellError, TableError
 from stepwell.replay.contents import Counts
 from stepwell.replay.limiters import Limiter, checked_timeout
 from stepwell.replay.table_info import Rates, TableInfo
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from stepwell.service.loading import RemoteLoader
     from stepwell.service.writing import RemoteVectorWriter, RemoteWriter
 
-__all__ = ["Client", "Connection", "Pauses", "refuse_pickle"]
+__all__ = ["Client", "Connection", "Pauses", "Sender", "refuse_pickle"]
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
 CALL_SECONDS = 10.0
@@ -145,6 +146,96 @@ class Connection:
             if self._channel is not None and self._pid == os.getpid():
                 self._channel.close()
             self._channel, self._pid = None, -1
+
+
+class Sender(ABC):
+    """Sends what its user puts, in a thread, over one connection after the other.
+
+    Attributes:
+        changed: guards all of it, and tells of changes.
+        error: why it ended, where it failed.
+        is_over: whether the server knows that nothing follows.
+
+    Args:
+        connection: to the server.
+        verb: of the stream.
+        name: of the thread.
+    """
+
+    def __init__(self, connection: Connection, verb: str, name: str) -> None:
+        self._connection, self._verb = connection, verb
+        self.changed = threading.Condition()
+        self.error: StepwellError | None = None
+        # the last one that was met, whether or not it ended this
+        self._last_error: Exception | None = None
+        self.is_over = self._is_welcome = False
+        self._connections = 0
+        self._call: Any = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @abstractmethod
+    def _requests(self, connection: int) -> Iterator[bytes]:
+        """Yield what a connection, by its number, sends; runs in a thread of gRPC's."""
+
+    @abstractmethod
+    def _receive(self, data: bytes) -> None:
+        """Take note of an answer."""
+
+    def start(self) -> None:
+        """Connect."""
+        self._thread.start()
+
+    def raise_error(self) -> None:
+        """Raise what the server said, or what became of the connection."""
+        if self.error is not None:
+            raise self.error
+
+    def wait_until(self, is_so: Callable[[], bool], timeout: float | None, why: Callable[[], Exception]) -> None:
+        """Wait; raise what the server said meanwhile, or ``why`` after so long; ``changed`` is held."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not is_so():
+            self.raise_error()
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise why()
+            self.changed.wait(left)
+
+    def _run(self) -> None:
+        grpc, pauses = import_grpc(), Pauses(None)
+        while not self._stopped.is_set() and not self.is_over:
+            try:
+                with self.changed:
+                    self._connections += 1
+                    self._is_welcome = False
+                    self._call = self._connection.stream(self._verb, self._requests(self._connections))
+                for data in self._call:
+                    self._receive(data)
+                    pauses = Pauses(None)
+                if not self.is_over:
+                    self._pause(pauses, ServiceError("the server closed the connection"))
+            except grpc.RpcError as error:
+                try:
+                    self._pause(pauses, self._connection.error(error))
+                except StepwellError as final:
+                    self._fail(final)
+            except StepwellError as error:
+                self._fail(error)
+            except BaseException as error:
+                # else its user would wait for ever
+                self._fail(ServiceError(f"the thread of a writer failed: {type(error).__name__}: {error}"))
+                raise
+
+    def _pause(self, pauses: Pauses, error: Exception) -> None:
+        self._last_error = error
+        if not self._stopped.is_set():
+            pauses.next(error, self._stopped)
+
+    def _fail(self, error: StepwellError) -> None:
+        with self.changed:
+            self.error = self.error or error
+            self._stopped.set()
+            self.changed.notify_all()
 
 
 class Client:

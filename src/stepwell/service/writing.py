@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
@@ -27,10 +26,9 @@ from stepwell.errors import RateLimitError, ServiceError, StepError, StepwellErr
 from stepwell.process import this
 from stepwell.replay.limiters import checked_timeout
 from stepwell.schema import Feature, Schema, flatten, infer_columns, infer_schema
-from stepwell.service.client import Pauses, refuse_pickle
+from stepwell.service.client import Sender, refuse_pickle
 from stepwell.service.messages import PROTOCOL, Kind, pack, unpack
 from stepwell.service.sessions import FINAL, FLAG, ROWS, SIZES, Position
-from stepwell.service.settings import import_grpc
 from stepwell.sizes import parse_bytes
 from stepwell.store.device_arrays import HostCopies
 from stepwell.store.values import (
@@ -59,7 +57,7 @@ ACK_MESSAGES = 16
 CLOSED = "the writer is closed. Call client.writer() for a new one."
 
 
-class _Sender:
+class _Sender(Sender):
     """Sends messages in order, over one connection after the other, and keeps them until they are acknowledged."""
 
     def __init__(
@@ -70,24 +68,14 @@ class _Sender:
         flush_seconds: float,
         take: Callable[[], None],
     ) -> None:
-        self._connection, self._hello, self._max_bytes, self._take = connection, hello, max_bytes, take
-        self.changed = threading.Condition(threading.RLock())
+        super().__init__(connection, "write", "stepwell remote writer")
+        self._hello, self._max_bytes, self._take = hello, max_bytes, take
         # what is not acknowledged: the position after each message, and its bytes; how many were sent
         self._messages: deque[tuple[Position, bytes]] = deque()
         self._num_sent = self.num_bytes = self._num_since_ack = 0
-        self._connections = 0
-        self._is_welcome = self._is_ending = self.is_over = False
-        self.error: StepwellError | None = None
-        self._last_error: Exception | None = None
-        self._call: Any = None
-        self._stopped = threading.Event()
         self.flush_seconds = flush_seconds
-        self._is_told = False
-        self._thread = threading.Thread(target=self._run, name="stepwell remote writer", daemon=True)
-
-    def start(self) -> None:
-        """Connect."""
-        self._thread.start()
+        # whether nothing follows; whether the user knows of the error
+        self._is_ending = self._is_told = False
 
     def wants_ack(self, num_bytes: int) -> bool:
         """Return whether the next message, of so many bytes, is to be acknowledged: before there is no more room."""
@@ -102,19 +90,8 @@ class _Sender:
 
     def raise_error(self) -> None:
         """Raise what the server said, or what became of the connection."""
-        if self.error is not None:
-            self._is_told = True
-            raise self.error
-
-    def wait_until(self, is_so: Callable[[], bool], timeout: float | None, why: Callable[[], StepwellError]) -> None:
-        """Wait; raise what the server said meanwhile, or ``why`` after so long; ``changed`` is held."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not is_so():
-            self.raise_error()
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise why()
-            self.changed.wait(left)
+        self._is_told = self.error is not None
+        super().raise_error()
 
     @property
     def is_empty(self) -> bool:
@@ -168,41 +145,6 @@ class _Sender:
             call.cancel()
         if self._thread is not threading.current_thread():
             self._thread.join(5.0)
-
-    def _run(self) -> None:
-        grpc, pauses = import_grpc(), Pauses(None)
-        while not self._stopped.is_set() and not self.is_over:
-            try:
-                with self.changed:
-                    self._connections += 1
-                    self._is_welcome = False
-                    self._call = self._connection.stream("write", self._requests(self._connections))
-                for data in self._call:
-                    self._receive(data)
-                    pauses = Pauses(None)
-                if not self.is_over:
-                    self._pause(pauses, ServiceError("the server closed the connection"))
-            except grpc.RpcError as error:
-                try:
-                    self._pause(pauses, self._connection.error(error))
-                except StepwellError as final:
-                    self._fail(final)
-            except StepwellError as error:
-                self._fail(error)
-            except BaseException as error:
-                self._fail(ServiceError(f"the thread of a writer failed: {type(error).__name__}: {error}"))
-                raise
-
-    def _pause(self, pauses: Pauses, error: Exception) -> None:
-        self._last_error = error
-        if not self._stopped.is_set():
-            pauses.next(error, self._stopped)
-
-    def _fail(self, error: StepwellError) -> None:
-        with self.changed:
-            self.error = self.error or error
-            self._stopped.set()
-            self.changed.notify_all()
 
     def _requests(self, connection: int) -> Iterator[bytes]:
         """Yield what one connection sends; runs in a thread of gRPC's."""

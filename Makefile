@@ -144,20 +144,37 @@ $(VENV)/.lint: pyproject.toml $(VENV)/.demo
 	@$(PIP) --group test --group lint
 	@touch $@
 
-# an environment that sees ours, with lerobot and what it was made for in front of it; torch is ours
-$(INTEROP)/%/.ready: tests/interop/lerobot-%.txt tests/interop/lerobot-%-alone.txt $(VENV)/.test
-	@echo "Making an environment for lerobot in $(INTEROP)/$* ..."
-	@$(PYTHON) -m venv --clear $(INTEROP)/$*
-	@site=$$($(INTEROP)/$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") && \
-	$(PY) -c "import sysconfig; print(f'import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})')" > $$site/zz_ours.pth && \
-	cp tests/interop/sitecustomize.py $$site/
-	@$(INTEROP)/$*/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts -r $<
-	@$(INTEROP)/$*/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts --no-deps -r tests/interop/lerobot-$*-alone.txt
-	@$(INTEROP)/$*/bin/python -c "import lerobot.datasets.lerobot_dataset"
-	@# it decodes with the FFmpeg of the system, which may not be there (Debian: ffmpeg)
-	@$(INTEROP)/$*/bin/python -c "import importlib.util as u; u.find_spec('torchcodec') and __import__('torchcodec.decoders')" \
-		2>/dev/null || { echo "lerobot cannot decode video here: FFmpeg's libraries are missing."; exit 1; }
+# lerobot with its own dependencies as it pins them, but for torch, which is ours (what is built for torch with it), and ours on top
+$(INTEROP)/v30/.ready: tests/interop/lerobot-v30.txt pyproject.toml
+	@echo "Making an environment for lerobot in $(INTEROP)/v30 ..."
+	@$(PYTHON) -m venv --clear $(INTEROP)/v30
+	@$(INTEROP)/v30/bin/python -m pip install -qq --disable-pip-version-check "$(TORCH)"
+	@$(INTEROP)/v30/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r $<
+	@$(INTEROP)/v30/bin/python tests/interop/own_requirements.py lerobot torch torchvision torchcodec > $(INTEROP)/v30/own.txt
+	@$(INTEROP)/v30/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts -r $(INTEROP)/v30/own.txt \
+		-e ".[lerobot]" pytest pytest-timeout pytest-xdist hypothesis
+	@$(call check_lerobot,v30)
 	@touch $@
+
+# lerobot 0.3 and what it was made for, in front of an environment that sees ours; torch is ours
+$(INTEROP)/v21/.ready: tests/interop/lerobot-v21.txt tests/interop/lerobot-v21-alone.txt $(VENV)/.test
+	@echo "Making an environment for lerobot 0.3 in $(INTEROP)/v21 ..."
+	@$(PYTHON) -m venv --clear $(INTEROP)/v21
+	@site=$$($(INTEROP)/v21/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") && \
+	$(PY) -c "import sysconfig; print(f'import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})')" > $$site/zz_ours.pth
+	@$(INTEROP)/v21/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts -r $<
+	@$(INTEROP)/v21/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts --no-deps -r tests/interop/lerobot-v21-alone.txt
+	@$(call check_lerobot,v21)
+	@touch $@
+
+# torchvision is built for torch with CUDA (sitecustomize.py); torchcodec decodes with the FFmpeg of the system, which may not be there
+define check_lerobot
+site=$$($(INTEROP)/$(1)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") && \
+cp tests/interop/sitecustomize.py $$site/ && \
+$(INTEROP)/$(1)/bin/python -c "import lerobot.datasets.lerobot_dataset" && \
+{ $(INTEROP)/$(1)/bin/python -c "import importlib.util as u; u.find_spec('torchcodec') and __import__('torchcodec.decoders')" 2>/dev/null || \
+{ echo "lerobot cannot decode video here: FFmpeg's libraries are missing (Debian: ffmpeg)."; exit 1; }; }
+endef
 
 # environments that see ours, with what they need, and what that pins, in front of it
 $(INTEROP)/ray/.ready $(INTEROP)/reverb/.ready: $(INTEROP)/%/.ready: tests/interop/%.txt $(VENV)/.test

@@ -10,7 +10,14 @@ import pytest
 import stepwell
 
 # goes into those environments
-collect_ignore = ["sitecustomize.py", "own_requirements.py", "answering.py", "ffcv_child.py", "readers_child.py", "tfds_child.py"]
+collect_ignore = [
+    "sitecustomize.py",
+    "own_requirements.py",
+    "answering.py",
+    "ffcv_child.py",
+    "readers_child.py",
+    "tfds_child.py",
+]
 # what both tests stand on is beside them
 sys.path.insert(0, str(Path(__file__).parent))
 REASON = "lerobot is not here: make test-interop"

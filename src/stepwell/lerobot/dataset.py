@@ -23,10 +23,11 @@ import numpy as np
 from stepwell.errors import FormatError, LoaderError, StepError, WindowError
 from stepwell.lerobot.info import DATA_FILES_MB, VIDEO_FILES_MB
 from stepwell.lerobot.item_reader import ItemReader
-from stepwell.lerobot.items import Images, ItemFormat, ItemRows, delta_steps, item_format
+from stepwell.lerobot.items import Empty, Images, ItemFormat, ItemRows, delta_steps, item_format
 from stepwell.lerobot.meta_view import DatasetMeta, LeRobotDatasetMetadata, lerobot_home, local_source
 from stepwell.loader import Loader, WindowDataset
 from stepwell.loader.memory import import_torch, to_torch
+from stepwell.loader.worker_memory import batch_memory
 from stepwell.references.video_in_files import KEPT, keep_frames
 from stepwell.sizes import parse_bytes
 from stepwell.store import Store
@@ -504,13 +505,14 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
     def __getitems__(self, indices: Iterable[int]) -> ItemRows:
         """Return several items, read at once: what ``DataLoader`` calls."""
         numbers = [operator.index(number) for number in indices]
-        columns = to_torch(self._columns(numbers), torch)
+        memory = batch_memory()
+        columns = to_torch(self._columns(numbers, np.empty if memory is None else memory.empty), torch)
         if self.image_transforms is not None:
             for key in self.meta.camera_keys:
                 columns[key] = [self.image_transforms(images) for images in columns[key].unbind(0)]
-        return ItemRows(columns, len(numbers))
+        return ItemRows(columns, len(numbers), memory)
 
-    def _columns(self, numbers: list[int]) -> dict[str, Any]:
+    def _columns(self, numbers: list[int], empty: Empty = np.empty) -> dict[str, Any]:
         """Return the columns of items, arrays and lists."""
         if KEPT.max_bytes < self._frame_bytes:
             keep_frames(self._frame_bytes)
@@ -522,7 +524,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             raise IndexError(f"no anchor {wrong} among {size}. Allowed: {-size} to {size - 1}.")
         values = reader.read(np.array(numbers, np.int64) % max(size, 1))
         try:
-            return made(values)
+            return made(values, empty)
         except FormatError as error:
             raise LoaderError(str(error)) from error
 

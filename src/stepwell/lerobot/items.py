@@ -31,6 +31,7 @@ from stepwell.kernels.draws import Draws
 from stepwell.lerobot.meta_view import DatasetMeta
 from stepwell.lerobot.tasks import episode_tasks
 from stepwell.loader.memory import import_torch
+from stepwell.loader.worker_memory import BatchMemory
 from stepwell.schema import Feature, Schema
 from stepwell.store.layout import ordinals_of_keys, step_id
 from stepwell.transforms import Squeeze, ToCHW, Transform
@@ -40,6 +41,7 @@ from stepwell.windows.fields import schema_of
 
 __all__ = [
     "DATASET_INDEX",
+    "Empty",
     "EpisodeNumbers",
     "Images",
     "Item",
@@ -55,6 +57,8 @@ __all__ = [
 # a camera's images: floats of 0 to 1; bytes; bytes as a view of the frames, whose channels lie last in memory
 Images = Literal["float32", "uint8", "uint8_view"]
 Maker = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+# as np.empty
+Empty = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
 DATASET_INDEX = "dataset_index"
 # added to the key of an item's own index, where its field is a window
 OWN = " of the item"
@@ -93,8 +97,8 @@ class Planes:
     # LeRobot drops the axis of time where a video gives one frame; where images do, it keeps the axis
     is_squeezed: bool = False
 
-    def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the images; of "uint8_view" a view of them."""
+    def __call__(self, values: npt.NDArray[Any], empty: Empty = np.empty) -> npt.NDArray[Any]:
+        """Return the images in memory of ``empty``; of "uint8_view" a view of them."""
         values = values[:, 0] if self.is_squeezed else values
         values = values if self.has_channels else values[..., None]
         if self.images == "uint8_view":
@@ -105,7 +109,7 @@ class Planes:
         put_channels_first = _kernel()
         table = UNITS if self.images == "float32" else BYTES
         *front, height, width, channels = values.shape
-        found = np.empty((*front, channels, height, width), table.dtype)
+        found = empty((*front, channels, height, width), table.dtype)
         planes = found.reshape(-1, channels, height, width)
         put_channels_first(values.reshape(-1, height, width, channels), table, planes)
         return found
@@ -145,11 +149,11 @@ class ItemFormat:
     # by key of a field that is not read as an item has it
     makers: dict[str, Maker] = field(default_factory=dict)
 
-    def __call__(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return a batch in the order of an item, with its tasks; strings as lists."""
+    def __call__(self, values: dict[str, Any], empty: Empty = np.empty) -> dict[str, Any]:
+        """Return a batch in the order of an item, with its tasks; strings as lists; images in memory of ``empty``."""
         values = dict(values)
         for key, make in self.makers.items():
-            values[key] = make(values[key])
+            values[key] = make(values[key], empty) if isinstance(make, Planes) else make(values[key])
         batch = {}
         for key in self.keys:
             batch[key] = values[key].tolist() if key in self.texts else values[key]
@@ -302,11 +306,11 @@ class Item(dict[str, Any]):
 class ItemRows(Sequence[Item]):
     """The items of one read, made on demand of its columns: tensors [B, ...] or lists of B, by key."""
 
-    __slots__ = ("_first", "_rows", "_size", "columns")
+    __slots__ = ("_first", "_rows", "_size", "columns", "memory")
 
-    def __init__(self, columns: dict[str, Any], size: int) -> None:
+    def __init__(self, columns: dict[str, Any], size: int, memory: BatchMemory | None = None) -> None:
         _register()
-        self.columns = columns
+        self.columns, self.memory = columns, memory
         self._size = size
         self._rows: list[Item] | None = None
         self._first: tuple[Item, Item] | None = None
@@ -349,10 +353,11 @@ def collate_items(batch: Sequence[Mapping[str, Any]], *, collate_fn_map: Any = N
 
     if not isinstance(batch, ItemRows) or not batch.is_untouched:
         return {key: collate([item[key] for item in batch], collate_fn_map=collate_fn_map) for key in batch[0]}
-    return {
+    columns = {
         key: collate(column, collate_fn_map=collate_fn_map) if isinstance(column, list) else column
         for key, column in batch.columns.items()
     }
+    return columns if batch.memory is None else batch.memory.batch(columns)
 
 
 @cache

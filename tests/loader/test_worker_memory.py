@@ -171,3 +171,18 @@ def test_a_fork_of_the_process_that_received_a_batch_does_not_give_it_back():
     child.join()
     assert held.is_set() and block.values[0] == SENT
     assert there["x"].tolist() == [1] * 16
+
+
+def test_without_files_batches_are_sent_as_ever(monkeypatch):
+    def no_file():
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("stepwell.loader.worker_memory._nameless_file", no_file)
+    batch = BatchMemory(_Blocks()).batch(columns(1.0))
+    assert batch.memory.block is None and received(batch)["x"].tolist() == [1] * 16
+
+
+def test_systems_without_memfd_have_a_temporary_file(monkeypatch):
+    monkeypatch.delattr("os.memfd_create", raising=False)
+    batch = BatchMemory(_Blocks()).batch(columns(1.0))
+    assert batch.memory.block is not None and received(batch)["x"].tolist() == [1] * 16

@@ -20,6 +20,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping
 from multiprocessing.reduction import DupFd
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,14 +45,11 @@ class _Block:
 
     def __init__(self, num_bytes: int) -> None:
         size = HEAD_BYTES + num_bytes
-        with _nameless_file() as file:
-            file.truncate(size)
-            self.fd = os.dup(file.fileno())
+        self.fd = _nameless_file()
+        weakref.finalize(self, os.close, self.fd)
+        os.truncate(self.fd, size)
         self.values = memoryview(mmap.mmap(self.fd, size))
         self._lease: weakref.ref[Any] | None = None
-
-    def __del__(self) -> None:
-        os.close(self.fd)
 
     @property
     def is_free(self) -> bool:
@@ -78,7 +76,11 @@ class _Blocks:
                 return block
         if not self.num_bytes or len(self._blocks) == MAX_BLOCKS:
             return None
-        self._blocks.append(_Block(self.num_bytes))
+        try:
+            self._blocks.append(_Block(self.num_bytes))
+        except OSError:
+            # no more files, or no memory: torch's way says what is the matter
+            return None
         return self._blocks[-1]
 
     def reserve(self, num_bytes: int) -> None:
@@ -87,11 +89,13 @@ class _Blocks:
             self.num_bytes, self._blocks = num_bytes, []
 
 
-def _nameless_file() -> Any:
+def _nameless_file() -> int:
     """Return a new file in memory, where the system has such; it is gone when nobody has it open."""
     if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("stepwell", os.MFD_CLOEXEC), "r+b")
-    return tempfile.TemporaryFile()
+        return os.memfd_create("stepwell", os.MFD_CLOEXEC)
+    fd, path = tempfile.mkstemp()
+    Path(path).unlink()
+    return fd
 
 
 _BLOCKS: tuple[int, _Blocks] | None = None

@@ -47,11 +47,18 @@ def make(root: str, columns: str, cameras: dict[str, str], episode: int, fps: in
     return {"files": [str(path) for path in sorted(Path(root).rglob("*.mp4"))]}
 
 
-def open(root: str, deltas: dict[str, list[float]] | None = None) -> dict[str, Any]:
+def open(
+    root: str, deltas: dict[str, list[float]] | None = None, image_transforms: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Open a dataset; say how long that took, and the memory of this process before and after."""
     before = _rss()
+    options: dict[str, Any] = {"delta_timestamps": deltas, "video_backend": "torchcodec"}
+    if image_transforms is not None:
+        from lerobot.datasets.transforms import ImageTransforms, ImageTransformsConfig
+
+        options["image_transforms"] = ImageTransforms(ImageTransformsConfig(**image_transforms))
     start = time.perf_counter()
-    dataset = LeRobotDataset(REPO, root=root, delta_timestamps=deltas, video_backend="torchcodec")
+    dataset = LeRobotDataset(REPO, root=root, **options)
     seconds = time.perf_counter() - start
     OPEN["dataset"] = dataset
     return {"seconds": seconds, "length": len(dataset), "before": before, "after": _rss(), "most": _most()}

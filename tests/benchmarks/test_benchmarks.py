@@ -13,8 +13,8 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NAMES = [
     *("append", "beton", "codecs", "crop_jpeg", "gather", "imports", "jpeg"),
-    *("lerobot_open", "lerobot_png", "lerobot_state", "lerobot_video", "lossless", "memory", "mixing", "pool_jpeg"),
-    "pool_video",
+    *("lerobot_open", "lerobot_png", "lerobot_state", "lerobot_swap", "lerobot_video", "lossless", "memory", "mixing"),
+    *("pool_jpeg", "pool_video"),
     "ray",
     *(
         "replay_checkpoint",

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overload
 
@@ -516,8 +516,12 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         numbers = [operator.index(number) for number in indices]
         columns = to_torch(self._columns(numbers), torch)
         if self.image_transforms is not None and self._changes is None:
-            for key in _changed_keys(self.meta):
-                columns[key] = [self.image_transforms(images) for images in columns[key].unbind(0)]
+            keys = _changed_keys(self.meta)
+            for key in keys:
+                columns[key] = [*columns[key].unbind(0)]
+            # item by item, as LeRobot draws
+            for number, key in product(range(len(numbers)), keys):
+                columns[key][number] = self.image_transforms(columns[key][number])
         return ItemRows(columns, len(numbers))
 
     def _columns(self, numbers: list[int]) -> dict[str, Any]:

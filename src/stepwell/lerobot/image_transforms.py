@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -68,9 +68,7 @@ def _default_transforms() -> dict[str, ImageTransformConfig]:
         "saturation": ImageTransformConfig(type="ColorJitter", kwargs={"saturation": (0.5, 1.5)}),
         "hue": ImageTransformConfig(type="ColorJitter", kwargs={"hue": (-0.05, 0.05)}),
         "sharpness": ImageTransformConfig(type="SharpnessJitter", kwargs={"sharpness": (0.5, 1.5)}),
-        "affine": ImageTransformConfig(
-            type="RandomAffine", kwargs={"degrees": (-5.0, 5.0), "translate": (0.05, 0.05)}
-        ),
+        "affine": ImageTransformConfig(type="RandomAffine", kwargs={"degrees": (-5.0, 5.0), "translate": (0.05, 0.05)}),
     }
 
 
@@ -143,7 +141,7 @@ class KeyedNumbers:
     def subset(self, weights: Sequence[float], number: int) -> list[int]:
         """Return places of weights."""
         # the first of exponential variables is each with the chance of its rate, and then the first of the others
-        times = [-math.log1p(-unit) / weight for unit, weight in zip(self._units, weights, strict=False)]
+        times = [-math.log1p(-unit) / weight for weight, unit in zip(weights, self._units, strict=False)]
         return sorted(range(len(times)), key=times.__getitem__)[:number]
 
 
@@ -156,6 +154,10 @@ class Law(ABC):
     @abstractmethod
     def ops(self, numbers: Numbers, height: int, width: int) -> list[Op]:
         """Draw, and return the changes of an image of this size."""
+
+    def __call__(self, images: Any) -> Any:
+        """Return a tensor of images transformed, by a draw of torch's generator; see `ImageTransforms`."""
+        return _changed(images, self.ops(TorchNumbers(), *images.shape[-2:]))
 
 
 @dataclass(frozen=True)
@@ -277,8 +279,8 @@ class Affine(Law):
             center = self.center[0] - width * 0.5, self.center[1] - height * 0.5
         matrix = _inverse(angle, (shift_x, shift_y), scale, (shears[0], shears[1]), center)
         # torch counts in halves of the image, in float32
-        halves = np.float32([[0.5 * width], [0.5 * height]])
-        places = (np.float32(matrix).reshape(2, 3) / halves).ravel().tolist()
+        halves = np.array([[0.5 * width], [0.5 * height]], np.float32)
+        places = (np.array(matrix, np.float32).reshape(2, 3) / halves).ravel().tolist()
         fill = self.fill if len(self.fill) > 1 else (self.fill or (0.0,)) * 3
         return [(AFFINE, (*places, self._sampling, *fill))]
 
@@ -316,6 +318,10 @@ class Called(Law):
     def ops(self, numbers: Numbers, height: int, width: int) -> list[Op]:
         """Raise: its changes are not known."""
         raise NotImplementedError
+
+    def __call__(self, images: Any) -> Any:
+        """Return what it makes of a tensor of images."""
+        return self.function(images)
 
 
 def _range(name: str, value: Any, center: float, bound: Range) -> Range | None:
@@ -434,13 +440,12 @@ class Changes:
         """Return how many numbers by key a draw may take."""
         return len(self.laws) + sum(law.num_draws for law in self.laws)
 
-    def chosen(self, numbers: Numbers) -> Iterator[Law]:
-        """Yield the laws to be done, in order."""
+    def chosen(self, numbers: Numbers) -> list[Law]:
+        """Return the laws to be done, in order."""
         if not self.number:
-            return
+            return []
         places = numbers.subset(self.weights, self.number)
-        for place in places if self.is_shuffled else sorted(places):
-            yield self.laws[place]
+        return [self.laws[place] for place in (places if self.is_shuffled else sorted(places))]
 
     def ops(self, numbers: Numbers, height: int, width: int) -> list[Op]:
         """Draw for one camera of one item, whose frames are all changed alike."""
@@ -543,8 +548,10 @@ class ImageTransforms:
         cfg: `ImageTransformsConfig`, or LeRobot's.
 
     Attributes:
-        transforms: name to the law of each transform whose weight is above 0.
+        transforms: name to each transform whose weight is above 0, which may be called, too.
         weights: of these.
+        selected_transforms: those that the last call chose, in order.
+        tf: this, by LeRobot's name of what holds ``selected_transforms``.
 
     Raises:
         WindowError: (a ValueError) a transform that there is not, or arguments that it cannot have.
@@ -570,6 +577,12 @@ class ImageTransforms:
         number = min(len(taken), cfg.max_num_transforms) if cfg.enable else 0
         weights = tuple(weight / sum(self.weights) for weight in self.weights)
         self.changes = Changes(tuple(self.transforms.values()), weights, number, cfg.random_order)
+        self.selected_transforms: list[Law] = []
+
+    @property
+    def tf(self) -> ImageTransforms:
+        """Return this."""
+        return self
 
     def __call__(self, images: Any) -> Any:
         """Return images transformed.
@@ -578,9 +591,10 @@ class ImageTransforms:
             images: tensor [..., channels, height, width] of 1 or 3 channels, uint8, or floats of 0 to 1.
         """
         numbers, ops = TorchNumbers(), list[Op]()
-        for law in self.changes.chosen(numbers):
+        self.selected_transforms = self.changes.chosen(numbers)
+        for law in self.selected_transforms:
             if isinstance(law, Called):
-                images, ops = law.function(_changed(images, ops)), []
+                images, ops = law(_changed(images, ops)), []
             else:
                 ops += law.ops(numbers, *images.shape[-2:])
         return _changed(images, ops)

@@ -57,6 +57,13 @@ def _clipped(value: Any, bound: Any) -> Any:
 
 
 @kernel
+def _copy(values: Any, out: Any) -> None:
+    # an assignment of arrays takes seconds to compile
+    for k in range(np.uintp(values.size)):
+        out[k] = values[k]
+
+
+@kernel
 def _blend_row(values: Any, amount: Any, rest: Any, bound: Any) -> None:
     """Make ``amount * value + rest`` of each value."""
     for k in range(np.uintp(values.size)):
@@ -66,7 +73,7 @@ def _blend_row(values: Any, amount: Any, rest: Any, bound: Any) -> None:
 @kernel
 def _gray_row(row: Any, is_whole: Any, out: Any) -> None:
     if row.shape[0] < 3:
-        out[:] = row[0]
+        _copy(row[0], out)
         return
     red, green, blue = row[0], row[1], row[2]
     for x in range(np.uintp(out.size)):
@@ -321,15 +328,13 @@ def _source_row(  # noqa: PLR0917
         _read_row(image, y, divisor, row)
     else:
         for c in range(row.shape[0]):
-            row[c] = buffer[c, y]
+            _copy(buffer[c, y], row[c])
 
 
 @kernel
 def _put_row(row: Any, y: Any, out: Any) -> None:
     for c in range(row.shape[0]):
-        source, target = row[c], out[c, y]
-        for x in range(np.uintp(source.size)):
-            target[x] = source[x]
+        _copy(row[c], out[c, y])
 
 
 @kernel
@@ -375,7 +380,7 @@ def _run_pass(  # noqa: PLR0917
                 amount = numbers[ops[middle, 1]]
                 _sharpen_row(rows[(y - 1) % 3], row, rows[(y + 1) % 3], amount, bound, rows[3])
             else:
-                rows[3] = row
+                _copy(row.reshape(-1), rows[3].reshape(-1))
             row = rows[3]
             _change_rows(after, numbers, row, gray, mean, bound)
         if len(sums):
@@ -421,7 +426,7 @@ def _end_of_pass(ops: Any, numbers: Any, first: Any) -> Any:
 @kernel
 def _mean_of_image(image: Any, divisor: Any, bound: Any, rows: Any, sums: Any) -> Any:
     """Return the mean grey of an image."""
-    sums[:] = 0.0
+    sums.fill(0.0)
     row, gray = rows[0], rows[4, 0]
     for y in range(image.shape[0]):
         _read_row(image, y, divisor, row)
@@ -465,7 +470,7 @@ def change_images(images: Any, channels: Any, ops: Any, numbers: Any, starts: An
                 break
             wanted = none
             if own[end, 0] == CONTRAST:
-                sums[:] = 0.0
+                sums.fill(0.0)
                 wanted = sums
             target = buffers[1 - place]
             _run_pass(images[i], buffers[place], first == 0, part, numbers, mean, divisor, bound, rows, wanted, target)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -52,7 +53,8 @@ class ImageTransformConfig:
     Args:
         weight: chance to be chosen, beside the weights of the others; 0 or less: never.
         type: "ColorJitter", "RandomAffine", "SharpnessJitter" or "Identity"; or any other class of
-            ``torchvision.transforms.v2``, which is then called image by image, and needs torchvision.
+            ``torchvision.transforms.v2`` or of ``lerobot.transforms``, which is then called image by image, and needs
+            these to be installed.
         kwargs: its arguments, as torchvision and LeRobot have them.
     """
 
@@ -368,6 +370,17 @@ LAWS: dict[str, Callable[..., Law]] = {
     "RandomAffine": Affine.of,
     "SharpnessJitter": Sharpness.of,
 }
+# transforms of LeRobot's own that are called
+LEROBOTS_OWN = (
+    "CoarseDropout",
+    "GammaCorrection",
+    "GaussianNoise",
+    "GaussianPatchBrightness",
+    "JPEGCompression",
+    "MotionBlur",
+    "PlanckianJitter",
+    "RandomShadow",
+)
 
 
 def _law_of_config(config: Any) -> Law:
@@ -378,23 +391,25 @@ def _law_of_config(config: Any) -> Law:
             return make(**config.kwargs)
         except TypeError as error:
             raise WindowError(f"{config.type} with kwargs={config.kwargs!r}: {error}.") from error
-    return Called(_torchvisions(config.type)(**config.kwargs))
+    return Called(_others(config.type)(**config.kwargs))
 
 
-def _torchvisions(name: str) -> Any:
-    """Return a class of torchvision.transforms.v2."""
+def _others(name: str) -> Any:
+    """Return a class of LeRobot's own, or else of torchvision.transforms.v2."""
+    allowed = f"{', '.join(LAWS)}; {', '.join(LEROBOTS_OWN)}, where lerobot is installed"
     try:
-        from torchvision.transforms import v2
+        found = import_module("lerobot.transforms" if name in LEROBOTS_OWN else "torchvision.transforms.v2")
     except ImportError as error:
         raise WindowError(
-            f"Transform {name!r} is not valid without torchvision ({error}). Allowed: {', '.join(LAWS)}."
+            f"Transform {name!r} is not valid here ({error}). Allowed: {allowed}; or a class of "
+            "torchvision.transforms.v2, where torchvision is."
         ) from error
-    found = getattr(v2, name, None)
-    if not isinstance(found, type) or not issubclass(found, v2.Transform):
+    kind = getattr(found, name, None)
+    if not isinstance(kind, type) or not any(each.__name__ == "Transform" for each in kind.__mro__):
         raise WindowError(
-            f"Transform {name!r} is not valid. Allowed: {', '.join(LAWS)}, or a class of torchvision.transforms.v2."
+            f"Transform {name!r} is not valid. Allowed: {allowed}; or a class of torchvision.transforms.v2."
         )
-    return found
+    return kind
 
 
 def _law_of_object(transform: Any) -> Law:

@@ -12,6 +12,10 @@ Rivals do the same work, cut at the boxes that our transforms draw, which are wo
 whole images, torch puts channels first, and torch does whole chains as code of a data set does, image by image what
 differs from window to window and the rest for the batch. All are compared with ours before they are timed: equal where
 pixels are moved, within one level where they are resized, within 1e-5 where they are floats.
+
+LeRobot's image transforms, by its default configuration (3 of 6), are done to the frames of 8 items with 3 cameras of
+480 x 640: bytes in, float32 channels first out. torchvision's do them image by image, as LeRobot calls them, by the
+same draws; the SharpnessJitter that LeRobot adds is written out here.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from datasets import photo_crops
 from report import Row, compare, skipped
 from timing import Rates, Settings, Work, time_rounds
 
+from stepwell.lerobot import ImageTransforms, ImageTransformsConfig
 from stepwell.loader.transforms import BatchKey, TransformChain
 from stepwell.transforms import (
     ColorJitter,
@@ -52,6 +57,9 @@ OPENCV, TORCH = "opencv-python", "torch"
 LINEAR, ANTIALIAS = "resize, linear", "resize, antialias"
 FULL = "crop + flip + float + normalise + CHW"
 RESIZED_CROP = "resized crop + flip + CHW"
+TORCHVISION = "torchvision"
+LEROBOTS = "480x640, 3 of LeRobot's 6 image transforms"
+ITEMS, CAMERAS, FRAME = 8, 3, (480, 640)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 Images = np.ndarray
@@ -134,6 +142,80 @@ def run(settings: Settings) -> Iterator[Row]:
                 yield from skipped(NAME, who, _case(size, "all transforms"))
             for name in several or {}:
                 yield _beside_row(rates, size, name, who)
+    yield from _lerobot_rows(settings)
+
+
+def _lerobot_rows(settings: Settings) -> Iterator[Row]:
+    """Yield the rows of LeRobot's image transforms beside a copy of the frames, and beside torchvision."""
+    try:
+        import torch
+    except ImportError:
+        yield from skipped(NAME, TORCH, LEROBOTS)
+        return
+    torch.set_num_threads(1)
+    items = settings.sized(ITEMS, 2)
+    images = photo_crops(items * CAMERAS, max(FRAME))[:, : FRAME[0]]
+    frames = np.ascontiguousarray(images.reshape(items, CAMERAS, *FRAME, 3).swapaxes(0, 1))
+    ours = _lerobot_chain(frames)
+    works = {LEROBOTS: _counted(ours, len(images)), COPY: _copied(frames, len(images))}
+    theirs = _torchvision_rival(images)
+    if theirs is not None:
+        torch.manual_seed(0)
+        expected = ours()
+        torch.manual_seed(0)
+        _compare(theirs().numpy(), np.stack(expected, 1).reshape(-1, 3, *FRAME), 1e-5)
+        works[TORCHVISION] = _counted(theirs, len(images))
+    rates = time_rounds(works, settings)
+    yield compare(NAME, LEROBOTS, rates, ours=LEROBOTS, theirs=COPY, unit="images/s")
+    if theirs is None:
+        yield from skipped(NAME, TORCHVISION, LEROBOTS)
+    else:
+        yield compare(NAME, LEROBOTS, rates, ours=LEROBOTS, theirs=TORCHVISION, unit="images/s")
+
+
+def _lerobot_chain(frames: Images) -> Rival:
+    """Return what makes items' images of frames [cameras, items, height, width, 3], as `LeRobotDataset` does it."""
+    changes = ImageTransforms(ImageTransformsConfig(enable=True)).changes
+    keys = [f"camera {number}" for number in range(len(frames))]
+
+    def apply() -> list[Images]:
+        columns: dict[str, Any] = {key: np.moveaxis(own, -1, -3) for key, own in zip(keys, frames, strict=True)}
+        changes.change_columns(columns, keys, "float32")
+        return list(columns.values())
+
+    return apply
+
+
+def _torchvision_rival(images: Images) -> Rival | None:
+    """Return LeRobot's default transforms by torchvision, image by image; None where it is not installed."""
+    try:
+        import torch
+        from torchvision.transforms import v2
+    except ImportError:
+        return None
+
+    def sharpen(image: Any) -> Any:
+        return v2.functional.adjust_sharpness(image, torch.empty(1).uniform_(0.5, 1.5).item())
+
+    transforms = [
+        v2.ColorJitter(brightness=(0.8, 1.2)),
+        v2.ColorJitter(contrast=(0.8, 1.2)),
+        v2.ColorJitter(saturation=(0.5, 1.5)),
+        v2.ColorJitter(hue=(-0.05, 0.05)),
+        sharpen,
+        v2.RandomAffine((-5.0, 5.0), translate=(0.05, 0.05)),
+    ]
+
+    def apply() -> Any:
+        made = []
+        for frame in images:
+            image = torch.from_numpy(frame).permute(2, 0, 1).contiguous().float() / 255
+            for place in torch.multinomial(torch.ones(6) / 6, 3).sort().values.tolist():
+                image = transforms[place](image)
+            made.append(image)
+        return torch.stack(made)
+
+    return apply
 
 
 def _beside_row(rates: Rates, size: int, name: str, who: str) -> Row:
@@ -246,11 +328,15 @@ def _torch_crops(chain: Chain, torch: Any) -> Rival:
 
 
 def _copy(batch: Images) -> Work:
+    return _copied(batch, len(batch) * STEPS)
+
+
+def _copied(batch: Images, num_images: int) -> Work:
     target = np.empty_like(batch)
 
     def copy() -> float:
         np.copyto(target, batch)
-        return len(batch) * STEPS
+        return num_images
 
     return copy
 

@@ -8,6 +8,9 @@ from stepwell.lazy import load_name
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
+    "ImageTransformConfig": "stepwell.lerobot.image_transforms",
+    "ImageTransforms": "stepwell.lerobot.image_transforms",
+    "ImageTransformsConfig": "stepwell.lerobot.image_transforms",
     "LeRobotDataset": "stepwell.lerobot.dataset",
     "LeRobotDatasetMetadata": "stepwell.lerobot.meta_view",
     "Metadata": "stepwell.lerobot.metadata",
@@ -22,6 +25,9 @@ _HOMES: dict[str, str] = {
 }
 
 __all__: list[str] = [
+    "ImageTransformConfig",
+    "ImageTransforms",
+    "ImageTransformsConfig",
     "LeRobotDataset",
     "LeRobotDatasetMetadata",
     "LeRobotRecorder",

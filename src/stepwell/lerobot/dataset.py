@@ -14,20 +14,21 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overload
 
 import numpy as np
 
 from stepwell.errors import FormatError, LoaderError, StepError, WindowError
+from stepwell.lerobot.image_transforms import Changes, changes_of
 from stepwell.lerobot.info import DATA_FILES_MB, VIDEO_FILES_MB
 from stepwell.lerobot.item_reader import ItemReader
-from stepwell.lerobot.items import Empty, Images, ItemFormat, ItemRows, delta_steps, item_format
+from stepwell.lerobot.items import Images, ItemFormat, ItemRows, delta_steps, item_format
 from stepwell.lerobot.meta_view import DatasetMeta, LeRobotDatasetMetadata, lerobot_home, local_source
 from stepwell.loader import Loader, WindowDataset
 from stepwell.loader.memory import import_torch, to_torch
-from stepwell.loader.worker_memory import batch_memory
+from stepwell.loader.worker_memory import Empty, batch_memory
 from stepwell.references.video_in_files import KEPT, keep_frames
 from stepwell.sizes import parse_bytes
 from stepwell.store import Store
@@ -89,7 +90,8 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         episodes: numbers of episodes; items are then counted among theirs, ``index`` stays that of the dataset.
         episode_filter: function of an episode's row in ``meta.episodes``, a dict, that says whether it is taken; of
             ``episodes`` where both are given.
-        image_transforms: of each camera's tensor, float32 [3, H, W] or [T, 3, H, W], item by item; done last.
+        image_transforms: of each camera's tensor, float32 [3, H, W] or [T, 3, H, W], item by item; done last. Those of
+            `ImageTransforms`, ours or LeRobot's, are done to whole batches of frames at once, with the same draws.
         delta_timestamps: key to seconds from the item's time. Gives the key an axis of time and adds
             ``<key>_is_pad``; beyond the episode its first or last row is repeated.
         tolerance_s: seconds that these may lie off a step, and a frame off its row.
@@ -106,6 +108,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         frame_cache: bytes of decoded frames that each process keeps ("512 MiB", or a number; 0: none): those that were
             decoded on the way to others, of mp4 files that are read in place. Items in a random order then decode each
             run of a file once, not once an item, as far as a dataset's frames fit.
+        fuse_image_transforms: False: call ``image_transforms``, whatever they are, for each image.
         lerobot_arguments: ``vcodec`` and others that LeRobot's class had in earlier versions; of no meaning here.
 
     Attributes:
@@ -137,6 +140,8 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         this.
     """
 
+    _fuses_images = True
+
     def __init__(  # noqa: PLR0917
         self,
         repo_id: Source,
@@ -164,6 +169,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         local_files_only: bool = False,
         ignore: Collection[str] = (),
         frame_cache: int | str = FRAME_CACHE,
+        fuse_image_transforms: bool = True,
         **lerobot_arguments: Any,
     ) -> None:
         _check_known(lerobot_arguments)
@@ -175,6 +181,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             "local_files_only": local_files_only,
             "ignore": ignore,
         }
+        self._fuses_images = fuse_image_transforms
         self._begin(None, delta_timestamps, image_transforms, tolerance_s, is_uint8=return_uint8)
         self._frame_bytes = parse_bytes("frame_cache", frame_cache, least=0)
         source = repo_id if isinstance(repo_id, Store | View) else _source(repo_id, root, skip_home=force_cache_sync)
@@ -204,11 +211,13 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         self.delta_timestamps, self.tolerance_s = delta_timestamps, tolerance_s
         self.delta_indices: dict[str, list[int]] | None = None
         self.image_transforms: Callable[[Any], Any] | None = None
+        self._changes: Changes | None = None
         self.set_image_transforms(image_transforms)
         self._is_uint8 = is_uint8
         self._frame_bytes = parse_bytes("frame_cache", FRAME_CACHE)
         self._windows: WindowDataset | None = None
         self._format: ItemFormat | None = None
+        self._frame_format: ItemFormat | None = None
         self._reader: ItemReader | None = None
 
     def _show(self, view: View, ignore: Collection[str] = ()) -> None:
@@ -218,6 +227,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         steps = delta_steps(self.delta_timestamps, meta.fps, self.tolerance_s)
         self.delta_indices = None if self.delta_timestamps is None else {key: [*each] for key, each in steps.items()}
         self._format = item_format(meta, steps, "uint8" if self._is_uint8 else "float32")
+        self._frame_format = self._format.of_frames(_changed_keys(meta))
         self._windows = WindowDataset(view, self._format.fields)
         self.meta = meta
 
@@ -497,8 +507,8 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         for key, value in item.items():
             if isinstance(value, np.ndarray):
                 item[key] = value[()]
-        if self.image_transforms is not None:
-            for key in self.meta.camera_keys:
+        if self.image_transforms is not None and self._changes is None:
+            for key in _changed_keys(self.meta):
                 item[key] = self.image_transforms(item[key])
         return item
 
@@ -507,9 +517,13 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         numbers = [operator.index(number) for number in indices]
         memory = batch_memory()
         columns = to_torch(self._columns(numbers, np.empty if memory is None else memory.empty), torch)
-        if self.image_transforms is not None:
-            for key in self.meta.camera_keys:
-                columns[key] = [self.image_transforms(images) for images in columns[key].unbind(0)]
+        if self.image_transforms is not None and self._changes is None:
+            keys = _changed_keys(self.meta)
+            for key in keys:
+                columns[key] = [*columns[key].unbind(0)]
+            # item by item, as LeRobot draws
+            for number, key in product(range(len(numbers)), keys):
+                columns[key][number] = self.image_transforms(columns[key][number])
         return ItemRows(columns, len(numbers), memory)
 
     def _columns(self, numbers: list[int], empty: Empty = np.empty) -> dict[str, Any]:
@@ -517,16 +531,20 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         if KEPT.max_bytes < self._frame_bytes:
             keep_frames(self._frame_bytes)
         windows = self._opened() if self._windows is None else self._windows
-        reader, made = windows.reader, cast("ItemFormat", self._format)
+        changes = self._changes
+        reader, made = windows.reader, cast("ItemFormat", self._format if changes is None else self._frame_format)
         size = reader.index.num_anchors
         if numbers and not -size <= min(numbers) <= max(numbers) < size:
             wrong = next(number for number in numbers if not -size <= number < size)
             raise IndexError(f"no anchor {wrong} among {size}. Allowed: {-size} to {size - 1}.")
         values = reader.read(np.array(numbers, np.int64) % max(size, 1))
         try:
-            return made(values, empty)
+            columns = made(values, empty)
         except FormatError as error:
             raise LoaderError(str(error)) from error
+        if changes is not None:
+            changes.change_columns(columns, _changed_keys(self.meta), "uint8" if self._is_uint8 else "float32", empty)
+        return columns
 
     def get_raw_item(self, idx: int) -> dict[str, Any]:
         """Return a row as the tables have it: no videos, windows, transforms of images or task."""
@@ -577,6 +595,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         if image_transforms is not None and not callable(image_transforms):
             raise TypeError(f"image_transforms={image_transforms!r}. Allowed: a function of a tensor, or None.")
         self.image_transforms = image_transforms
+        self._changes = changes_of(image_transforms) if self._fuses_images else None
 
     def clear_image_transforms(self) -> None:
         """Do no transforms of images any more."""
@@ -646,14 +665,27 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         stops = np.cumsum(lengths)
         return {"from": torch.from_numpy(stops - lengths), "to": torch.from_numpy(stops)}
 
-    def item_format(self, images: Images = "float32") -> ItemFormat:
+    def item_format(
+        self, images: Images = "float32", image_transforms: Callable[[Any], Any] | None = None
+    ) -> ItemFormat:
         """Return what is read of each item, and how it is arranged: fields and transform for a `stepwell.Loader`.
 
         Args:
             images: "float32" of 0 to 1, channels first; "uint8", channels first; "uint8_view": the same as a view.
+            image_transforms: as for `loader`.
+
+        Raises:
+            WindowError: image transforms that are functions of single items.
         """
+        changes = self._changes if image_transforms is None else changes_of(image_transforms)
+        if changes is None and (image_transforms or self.image_transforms) is not None:
+            raise WindowError(
+                "image_transforms that are done item by item, and a loader builds whole batches. Allowed: "
+                "ImageTransforms of the types that stepwell does itself. Leave others out, and give "
+                "loader(transform=...) transforms of stepwell, or do them on the batch."
+            )
         steps = {key: tuple(each) for key, each in (self.delta_indices or {}).items()}
-        return item_format(self._meta, steps, images, is_fused=True)
+        return item_format(self._meta, steps, images, is_fused=True, changes=changes)
 
     def loader(
         self,
@@ -661,6 +693,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         *,
         order: Literal["sequential", "random", "pooled"] | Order = "random",
         images: Literal["uint8", "float32"] = "uint8",
+        image_transforms: Callable[[Any], Any] | None = None,
         transform: WholeTransform = (),
         **options: Unpack[LoaderOptions],
     ) -> Loader:
@@ -671,20 +704,18 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             order: as for `stepwell.Loader`; "random" by default, "pooled" where decoding costs the most.
             images: "uint8" (default): bytes, [B, 3, H, W] or [B, T, 3, H, W], channels last in memory, which torch
                 calls ``channels_last``; ``images.float() / 255`` is what an item has. "float32": as an item has them.
+            image_transforms: `ImageTransforms`, ours or LeRobot's; default: those of the dataset. Each camera of each
+                item has its own random numbers, by seed, epoch and position: the same for any number of threads, ranks
+                and items a batch. Cameras are then contiguous, channels first.
             transform: of the whole batch, one or several, see `stepwell.Loader`; sees arrays, and "task" as a list.
             options: further ones of `stepwell.Loader`: ``threads``, ``seed``, ``epochs``, ``device`` ...
 
         Raises:
-            WindowError: ``image_transforms``, which are functions of single items.
+            WindowError: ``image_transforms`` that are functions of single items.
         """
-        if self.image_transforms is not None:
-            raise WindowError(
-                "image_transforms are done item by item, and a loader builds whole batches. Leave them out, and give "
-                "loader(transform=...) transforms of stepwell, or do them on the batch."
-            )
         if order != "pooled":
             keep_frames(self._frame_bytes)
-        made = self.item_format("uint8_view" if images == "uint8" else images)
+        made = self.item_format("uint8_view" if images == "uint8" else images, image_transforms)
         return item_loader(self.view, made, batch_size, order, transform, options)
 
     def __repr__(self) -> str:
@@ -706,6 +737,12 @@ def item_loader(  # noqa: PLR0917
     several: Sequence[Callable[..., Any]] = (transform,) if callable(transform) else transform
     done: list[Callable[..., Any]] = [made, *several]
     return Loader(view, made.fields, batch_size=batch_size, order=order, to="torch", transform=done, **options)
+
+
+def _changed_keys(meta: LeRobotDatasetMetadata) -> list[str]:
+    """Return the cameras that image transforms are done to: all but depth maps."""
+    depths = meta.depth_keys
+    return [key for key in meta.camera_keys if key not in depths]
 
 
 def _source(source: str | os.PathLike[str], root: str | os.PathLike[str] | None, *, skip_home: bool) -> str:

@@ -19,7 +19,7 @@ Source: ``LeRobotDataset.__getitem__`` of huggingface/lerobot 0.3.3 and 0.4.4, o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, ClassVar, Literal, get_args, overload
 
@@ -28,10 +28,11 @@ import numpy.typing as npt
 
 from stepwell.errors import FeatureNotFoundError, FormatError, WindowError
 from stepwell.kernels.draws import Draws
+from stepwell.lerobot.image_transforms import ChangeImages, Changes
 from stepwell.lerobot.meta_view import DatasetMeta
 from stepwell.lerobot.tasks import episode_tasks
 from stepwell.loader.memory import import_torch
-from stepwell.loader.worker_memory import BatchMemory
+from stepwell.loader.worker_memory import BatchMemory, Empty
 from stepwell.schema import Feature, Schema
 from stepwell.store.layout import ordinals_of_keys, step_id
 from stepwell.transforms import Squeeze, ToCHW, Transform
@@ -41,7 +42,6 @@ from stepwell.windows.fields import schema_of
 
 __all__ = [
     "DATASET_INDEX",
-    "Empty",
     "EpisodeNumbers",
     "Images",
     "Item",
@@ -57,8 +57,6 @@ __all__ = [
 # a camera's images: floats of 0 to 1; bytes; bytes as a view of the frames, whose channels lie last in memory
 Images = Literal["float32", "uint8", "uint8_view"]
 Maker = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
-# as np.empty
-Empty = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
 DATASET_INDEX = "dataset_index"
 # added to the key of an item's own index, where its field is a window
 OWN = " of the item"
@@ -149,6 +147,14 @@ class ItemFormat:
     # by key of a field that is not read as an item has it
     makers: dict[str, Maker] = field(default_factory=dict)
 
+    def of_frames(self, keys: Collection[str]) -> ItemFormat:
+        """Return the same, with the images of some keys as views of their frames."""
+        views = {
+            key: replace(make, images="uint8_view") if key in keys and isinstance(make, Planes) else make
+            for key, make in self.makers.items()
+        }
+        return replace(self, makers=views)
+
     def __call__(self, values: dict[str, Any], empty: Empty = np.empty) -> dict[str, Any]:
         """Return a batch in the order of an item, with its tasks; strings as lists; images in memory of ``empty``."""
         values = dict(values)
@@ -210,9 +216,19 @@ def item_format(
     images: Images = "float32",
     *,
     is_fused: bool = False,
+    changes: Changes | None = None,
     leave_out: Collection[str] = (),
 ) -> ItemFormat:
-    """Return how items with windows of these offsets are read; ``is_fused``: floats of cameras by the loader's pass."""
+    """Return how items with windows of these offsets are read.
+
+    Args:
+        meta: of the dataset.
+        steps: key to offsets.
+        images: what those of cameras are.
+        is_fused: whether floats of cameras, and images that are changed, are made by the loader's pass.
+        changes: of images, by the loader's pass.
+        leave_out: features.
+    """
     if images not in get_args(Images):
         raise WindowError(f"images={images!r} is not one of {', '.join(map(repr, get_args(Images)))}.")
     features = {name: each for name, each in meta.features.items() if name not in leave_out}
@@ -231,9 +247,9 @@ def item_format(
         transforms: tuple[Transform, ...] = ()
         if name not in derived:
             make = _maker(features[name], schema[name], offsets, images)
-        if is_fused and images == "float32" and isinstance(make, Planes):
-            # a pass with memory that is used again
-            transforms, make = (*([Squeeze(0)] if make.is_squeezed else []), UnitFloats(), ToCHW()), None
+        if is_fused and isinstance(make, Planes):
+            own = None if name in meta.depth_keys else changes
+            transforms, make = _fused(make, images, own)
         fields[name] = Field(source, offsets, transform=transforms)
         if make is not None:
             makers[name] = make
@@ -246,6 +262,16 @@ def item_format(
     texts = frozenset(name for name in order if features[name]["dtype"] == "string")
     subtasks = None if meta.subtasks is None else tuple(meta.subtasks.index)
     return ItemFormat(fields, (*order, *masks), texts, (meta.task_texts,), subtasks, makers)
+
+
+def _fused(make: Planes, images: Images, changes: Changes | None) -> tuple[tuple[Transform, ...], Planes | None]:
+    """Return the transforms that a camera's field has for a maker, in memory that is used again, and the maker left."""
+    squeezed = (Squeeze(0),) if make.is_squeezed else ()
+    if changes is not None:
+        return (*squeezed, ChangeImages(changes, "float32" if images == "float32" else "uint8")), None
+    if images == "float32":
+        return (*squeezed, UnitFloats(), ToCHW()), None
+    return (), make
 
 
 def _maker(info: Mapping[str, Any], feature: Feature, offsets: tuple[int, ...] | None, images: Images) -> Maker | None:

@@ -264,8 +264,6 @@ class MultiLeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torc
 
     def _item_format(self, images: Literal["uint8", "float32"]) -> ItemFormat:
         """Return how batches of all datasets are read."""
-        if any(dataset.image_transforms is not None for dataset in self.datasets):
-            raise WindowError("image_transforms are done item by item, and a loader builds whole batches.")
         if any(dataset.delta_indices != self.datasets[0].delta_indices for dataset in self.datasets):
             raise WindowError(
                 "delta_timestamps are other steps in another dataset, and a batch has one number of steps for all. Use "

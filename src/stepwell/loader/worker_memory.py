@@ -18,7 +18,7 @@ import os
 import sys
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,10 @@ import numpy.typing as npt
 
 from stepwell.loader.memory import import_torch
 
-__all__ = ["BatchMemory", "WorkerBatch", "batch_memory"]
+__all__ = ["BatchMemory", "Empty", "WorkerBatch", "batch_memory"]
+
+# makes arrays, as np.empty does
+Empty = Callable[[tuple[int, ...], Any], npt.NDArray[Any]]
 
 # in front of each block; whole cache lines, so that the values stay aligned
 HEAD_BYTES = 64

@@ -180,18 +180,19 @@ class DatasetFiles:
         """Return the entry of a feature in info.json; of a video with the facts of its stream."""
         entry: dict[str, Any] = {"dtype": info.dtype, "shape": list(info.shape), "names": info.names}
         facts = self._videos[info.name].facts if info.name in self._videos else {}
+        about: dict[str, Any] = dict(info.raw["info"]) if info.is_depth else {}
         if facts:
-            entry["info"] = {
+            about |= {
                 "video.height": facts["height"],
                 "video.width": facts["width"],
                 "video.codec": facts["codec"],
                 "video.pix_fmt": facts["pix_fmt"],
-                "video.is_depth_map": False,
+                **({} if info.is_depth else {"video.is_depth_map": False}),
                 "video.fps": _rate(self._fps),
                 "video.channels": info.shape[2],
                 "has_audio": False,
             }
-        return entry
+        return {**entry, "info": about} if about else entry
 
     def _span(self, name: str, episode: PreparedEpisode) -> VideoSpan:
         chunk, file, start = self._videos[name].add(episode.videos[name])

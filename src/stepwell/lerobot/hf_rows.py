@@ -57,12 +57,13 @@ def _to_tensors(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def _to_tensor(value: Any) -> Any:
-    """Return a value as LeRobot's items have it: images are floats of 0 to 1, channels first."""
+    """Return a value as LeRobot's items have it: images are floats of 0 to 1, channels first; depth as recorded."""
     torch = import_torch()
     if value is None or isinstance(value, str):
         return value
     if hasattr(value, "getbands"):
         pixels = np.array(value)
         planes = pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
-        return torch.from_numpy(planes.astype(np.float32) / np.float32(255))
+        floats = planes.astype(np.float32)
+        return torch.from_numpy(floats / np.float32(255) if pixels.dtype == np.uint8 else floats)
     return torch.tensor(value)

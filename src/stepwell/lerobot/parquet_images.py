@@ -16,7 +16,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -40,6 +40,7 @@ __all__ = [
     "RowGroups",
     "Stamp",
     "TableFile",
+    "depth_file_kind",
     "png_or_jpeg",
     "stamp_of",
 ]
@@ -209,6 +210,12 @@ def png_or_jpeg(head: bytes) -> str | None:
     return None
 
 
+def depth_file_kind(file: bytes, where: str) -> tuple[int, int, str]:
+    """Return height, width and dtype, "uint16" or "float32", of a depth map's file that is no PNG: a TIFF file."""
+    with _opened(np.frombuffer(file, np.uint8), where) as image:
+        return image.height, image.width, "float32" if image.mode == "F" else "uint16"
+
+
 @register_codec
 class ParquetImageCodec(NumberedFileCodec):
     """References into parquet files: chunk, file, and the row there, of a column of image files."""
@@ -221,7 +228,7 @@ class ParquetImageCodec(NumberedFileCodec):
         self._column = feature.option("column", None)
         if not isinstance(self._column, str) or not self._column:
             raise SchemaError(f"option 'column' of codec {feature.codec!r} is {self._column!r}. Allowed: a name.")
-        self._format = choice_option(feature, "format", "png", ("png", "jpeg"))
+        self._format = choice_option(feature, "format", "png", ("png", "jpeg", "zstd"))
         self._codecs: dict[str, Codec] = {self._format: make_codec(self.embedded())}
         self._stamps: dict[tuple[int, int], Stamp] = {}
 
@@ -245,7 +252,8 @@ class ParquetImageCodec(NumberedFileCodec):
         codec = self._codec_of(file)
         try:
             if codec is None:
-                out[...] = _decode_other(file, self.feature)
+                # whole numbers of 32 bits are those of 16
+                np.copyto(out, _decode_other(file, self.feature), casting="same_kind")
                 return
             codec.decode_into(file, out)
         except DecodeError as error:
@@ -308,9 +316,12 @@ class ParquetImageCodec(NumberedFileCodec):
     def _codec_of(self, file: npt.NDArray[np.uint8]) -> Codec | None:
         """Return the codec of a file, by its first bytes; None for other formats than PNG and JPEG."""
         head = file[:8].tobytes()
-        if head.startswith(SIGNATURES[self._format]):
-            return self._codecs[self._format]
         found = png_or_jpeg(head)
+        if found == self._format:
+            return self._codecs[self._format]
+        if self.feature.np_dtype.kind == "f":
+            # neither PNG nor JPEG holds floats
+            return None
         if found is not None and found not in self._codecs:
             self._codecs[found] = make_codec(self._stored_as(found))
         return None if found is None else self._codecs[found]
@@ -342,25 +353,34 @@ class _Images:
         return map(self._codec.as_embedded, self._blobs)
 
 
-def _decode_other(file: npt.NDArray[np.uint8], feature: Feature) -> npt.NDArray[Any]:
-    """Return the pixels of an image as Pillow reads it."""
+@contextmanager
+def _opened(file: npt.NDArray[np.uint8], where: str) -> Iterator[Any]:
+    """Give an image file as Pillow opens it."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise MissingDependencyError(
-            f"the image begins with {file[:4].tobytes()!r}: it is neither PNG nor JPEG. Type: pip install pillow"
+            f"{where} begins with {file[:4].tobytes()!r}: it is neither PNG nor JPEG. Type: pip install pillow"
         ) from error
     try:
         # others are read by programs, or are lists of files
         with Image.open(io.BytesIO(file.tobytes()), formats=PILLOW_FORMATS) as image:
-            if (image.height, image.width) != feature.fixed_shape[:2]:
-                # before memory is taken for it
-                raise DecodeError(
-                    f"an image of {image.height}x{image.width}, where the feature has {feature.fixed_shape}."
-                )
-            pixels = np.asarray(image)
+            yield image
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
-        raise DecodeError(f"an image of {file.size} bytes: {error}.") from error
+        raise DecodeError(f"{where} of {file.size} bytes: {error}.") from error
+
+
+def _decode_other(file: npt.NDArray[np.uint8], feature: Feature) -> npt.NDArray[Any]:
+    """Return the pixels of an image as Pillow reads it."""
+    with _opened(file, "an image") as image:
+        if (image.height, image.width) != feature.fixed_shape[:2]:
+            # before memory is taken for it
+            raise DecodeError(f"an image of {image.height}x{image.width}, where the feature has {feature.fixed_shape}.")
+        pixels = np.asarray(image)
+    if pixels.dtype.kind == "f" and feature.np_dtype.kind != "f":
+        raise DecodeError(
+            f"an image of floats, where the feature has {feature.np_dtype.name}, as the first image of the dataset."
+        )
     if pixels.size != np.prod(feature.fixed_shape) or pixels.shape[:2] != feature.fixed_shape[:2]:
         raise DecodeError(f"an image of shape {pixels.shape}, where the feature has {feature.fixed_shape}.")
     return pixels.reshape(feature.fixed_shape)

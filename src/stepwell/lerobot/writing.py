@@ -40,6 +40,7 @@ from stepwell.lerobot.appending import (
 )
 from stepwell.lerobot.camera_writing import encoding_of, image_files, video_packets
 from stepwell.lerobot.dataset_files import DatasetFiles, EpisodePlace, PreparedEpisode, appended_info
+from stepwell.lerobot.depth import Depth, depth_of
 from stepwell.lerobot.info import (
     DATA_FILES_MB,
     DEFAULT_CHUNKS_SIZE,
@@ -57,6 +58,7 @@ from stepwell.lerobot.statistics import (
     Statistics,
     StatisticsSum,
     as_lerobot,
+    depth_summary,
     image_stride,
     image_summary,
     numeric_statistics,
@@ -351,7 +353,7 @@ class Preparation:
     def _images(self, episode: SourceEpisode) -> dict[str, FeatureStatistics]:
         steps = sampled_steps(episode.length, self.stride)
         return {
-            column.name: image_summary(episode.images(column.source, column.feature, steps), column.feature)
+            column.name: _summary(column, episode.images(column.source, column.feature, steps))
             for column in self.columns
             if column.info.is_camera
         }
@@ -364,6 +366,16 @@ class Preparation:
             for info in self.infos
             if not info.is_text
         }
+
+
+def _summary(column: Column, images: Iterator[npt.NDArray[Any]]) -> FeatureStatistics:
+    if column.depth is None:
+        return image_summary(images, column.feature)
+    target = depth_of(column.info.raw)
+    unit = None if target is None else target.unit
+    # in the dataset's unit, where the store's is another
+    own = (column.depth.values(image, unit) for image in images)
+    return depth_summary(own, Depth(unit))
 
 
 def _prepared(

@@ -56,10 +56,7 @@ def read_info(root: Path, tally: Tally) -> DatasetInfo | None:
     """Return ``meta/info.json`` without the features that are wrong there; None when all of it is."""
 
     def report(problem: Problem) -> None:
-        if problem.is_unsupported:
-            tally.skip(f"{problem.about}: {problem_of(problem.error)}")
-        else:
-            tally.add(INFO, problem.about, problem_of(problem.error))
+        tally.add(INFO, problem.about, problem_of(problem.error))
 
     try:
         return DatasetInfo.parse(read_json(root / INFO_PATH), report=report)

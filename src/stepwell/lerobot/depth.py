@@ -150,7 +150,8 @@ def _codes(by: Quantization, depth: Floats, unit: DepthUnit) -> npt.NDArray[np.u
         else:
             share = (depth - low) / (high - low)
         codes = np.rint(share * MAX_CODE).clip(0, MAX_CODE)
-    return np.nan_to_num(codes, nan=0.0).astype(np.uint16)
+    found: npt.NDArray[np.uint16] = np.nan_to_num(codes, nan=0.0).astype(np.uint16)
+    return found
 
 
 @cache

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,8 @@ __all__ = [
     "language_rows",
 ]
 
-LANGUAGE_PERSISTENT, LANGUAGE_EVENTS = "language_persistent", "language_events"
+LANGUAGE_PERSISTENT: Final = "language_persistent"
+LANGUAGE_EVENTS: Final = "language_events"
 LANGUAGE_COLUMNS = (LANGUAGE_PERSISTENT, LANGUAGE_EVENTS)
 PERSISTENT_ROW_FIELDS = ("role", "content", "style", "timestamp", "camera", "tool_calls")
 EVENT_ROW_FIELDS = ("role", "content", "style", "camera", "tool_calls")

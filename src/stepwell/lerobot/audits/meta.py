@@ -28,6 +28,7 @@ from stepwell.lerobot.meta_files import (
     read_task_rows,
 )
 from stepwell.lerobot.statistics import EPISODES_STATS_LINES, QUANTILES, STATS_PATH, as_lerobot, stats_of_lines
+from stepwell.sizes import counted
 from stepwell.store.statistics import FeatureStatistics
 
 __all__ = [
@@ -317,8 +318,9 @@ def check_camera_statistics(
         subject.tally.add(CAMERA, camera, f"cannot be read: {type(error).__name__}: {error}", episodes)
         return
     mean, std = values["mean"], values["std"]
-    if mean is None or std is None or not mean.size == std.size == 3:
-        subject.tally.add(CAMERA, camera, "mean or std is not of 3 channels", episodes)
+    channels = 1 if subject.info.features[camera].is_depth else 3
+    if mean is None or std is None or not mean.size == std.size == channels:
+        subject.tally.add(CAMERA, camera, f"mean or std is not of {counted(channels, 'channel')}", episodes)
     elif found is None:
         _check_possible(subject, camera, values, episodes)
     else:
@@ -330,7 +332,7 @@ def _check_possible(
 ) -> None:
     """Check that std is as large as the tails demand: a hundredth of the pixels lies beyond q01, and beyond q99."""
     mean, std, low, high = (values[key] for key in ("mean", "std", "q01", "q99"))
-    if mean is None or std is None or low is None or high is None or not low.size == high.size == 3:
+    if mean is None or std is None or low is None or high is None or not low.size == high.size == mean.size:
         return
     least = math.sqrt(0.01) * np.maximum(mean - low, high - mean)
     wrong = std * PIXEL_STD_FACTOR < least
@@ -345,10 +347,13 @@ def _check_pixels(
 ) -> None:
     right = as_lerobot(found, subject.info.features[camera])
     mean, std = right["mean"].ravel(), right["std"].ravel()
+    # depths have any range; those beyond that of their codes are recorded, and are not in the video
+    scale = float(right["max"].max()) if subject.info.features[camera].is_depth else 1.0
+    allowed = PIXEL_MEAN_TOLERANCE * scale
     for key, values, expected, is_wrong in (
-        ("mean", stored[0], mean, ~(np.abs(stored[0] - mean) <= PIXEL_MEAN_TOLERANCE)),
-        ("std", stored[1], std, ~(stored[1] <= std * PIXEL_STD_FACTOR + PIXEL_MEAN_TOLERANCE)),
-        ("std", stored[1], std, ~(stored[1] * PIXEL_STD_FACTOR + 1e-3 >= std)),
+        ("mean", stored[0], mean, ~(np.abs(stored[0] - mean) <= allowed)),
+        ("std", stored[1], std, ~(stored[1] <= std * PIXEL_STD_FACTOR + allowed)),
+        ("std", stored[1], std, ~(stored[1] * PIXEL_STD_FACTOR + 1e-3 * scale >= std)),
     ):
         if is_wrong.any():
             at = int(np.argmax(is_wrong))

@@ -30,8 +30,8 @@ from stepwell.schema import Feature
 from stepwell.store.bulk_writing import Blobs
 
 __all__ = [
+    "EVENT_ONLY_STYLES",
     "EVENT_ROW_FIELDS",
-    "EVENT_STYLES",
     "LANGUAGE_COLUMNS",
     "LANGUAGE_EVENTS",
     "LANGUAGE_PERSISTENT",
@@ -42,11 +42,13 @@ __all__ = [
     "LanguageRows",
     "arrow_rows",
     "arrow_type",
-    "check_camera_field",
     "column_for_style",
     "hf_type",
+    "is_language_column",
+    "is_view_dependent_style",
     "language_feature_info",
     "language_rows",
+    "validate_camera_field",
 ]
 
 LANGUAGE_PERSISTENT: Final = "language_persistent"
@@ -55,7 +57,7 @@ LANGUAGE_COLUMNS = (LANGUAGE_PERSISTENT, LANGUAGE_EVENTS)
 PERSISTENT_ROW_FIELDS = ("role", "content", "style", "timestamp", "camera", "tool_calls")
 EVENT_ROW_FIELDS = ("role", "content", "style", "camera", "tool_calls")
 PERSISTENT_STYLES = {"subtask", "plan", "memory", "motion", "task_aug"}
-EVENT_STYLES = {"interjection", "vqa", "trace"}
+EVENT_ONLY_STYLES = {"interjection", "vqa", "trace"}
 # annotations about one camera's image
 VIEW_DEPENDENT_STYLES = {"vqa", "trace"}
 # the JSON of a row that nobody has annotated
@@ -76,24 +78,39 @@ def column_for_style(style: str | None) -> Literal["language_persistent", "langu
     """
     if style in PERSISTENT_STYLES:
         return LANGUAGE_PERSISTENT
-    if style is None or style in EVENT_STYLES:
+    if style is None or style in EVENT_ONLY_STYLES:
         return LANGUAGE_EVENTS
+    known = ", ".join(sorted(PERSISTENT_STYLES | EVENT_ONLY_STYLES))
     raise SchemaError(
-        f"Unknown language style: {style!r}. Allowed: {', '.join(sorted(PERSISTENT_STYLES | EVENT_STYLES))}; others "
-        "are added to PERSISTENT_STYLES or EVENT_STYLES."
+        f"Unknown language style: {style!r}. Allowed: {known}; others are added to PERSISTENT_STYLES or "
+        "EVENT_ONLY_STYLES."
     )
 
 
-def check_camera_field(style: str | None, camera: str | None) -> None:
+def is_language_column(key: str) -> bool:
+    """Return whether a feature's name is that of a column of language."""
+    return key in LANGUAGE_COLUMNS
+
+
+def is_view_dependent_style(style: str | None) -> bool:
+    """Return whether annotations of a style are about one camera's image."""
+    return style in VIEW_DEPENDENT_STYLES
+
+
+def validate_camera_field(style: str | None, camera: str | None) -> None:
     """Refuse an annotation about an image that names no camera, and another one that names one.
 
     Raises:
         SchemaError: see above (a ValueError).
     """
     if style in VIEW_DEPENDENT_STYLES and not camera:
-        raise SchemaError(f"an annotation of style {style!r} is about an image: camera must be a camera's name.")
+        raise SchemaError(
+            f"an annotation of view-dependent style {style!r} is about an image: camera must be its name."
+        )
     if style not in VIEW_DEPENDENT_STYLES and camera is not None:
-        raise SchemaError(f"an annotation of style {style!r} is about no image: camera must be None, not {camera!r}.")
+        raise SchemaError(
+            f"an annotation of style {style!r} is about no image: it must have camera=None, not {camera!r}."
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -32,7 +32,7 @@ from stepwell.errors import FormatError, LeftOutWarning
 from stepwell.formats.reader import store_schema
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.language import LanguageRows, language_rows
-from stepwell.lerobot.meta_files import open_parquet
+from stepwell.lerobot.meta_files import SUBTASK_INDEX, open_parquet, read_subtasks
 from stepwell.lerobot.parquet_images import depth_file_kind, png_or_jpeg
 from stepwell.progress import make_bar
 from stepwell.references.file_codec import REFERENCE_DTYPE, file_template, noting_states
@@ -378,7 +378,7 @@ NUMBERS = {"chunk_index": "chunk", "file_index": "file", "episode_chunk": "chunk
 
 def write_mapped_store(path: Path, metadata: Metadata, *, tolerance: float, progress: bool | None = None) -> None:
     """Write the store of the selected episodes."""
-    described = {
+    described: dict[str, Any] = {
         "root": str(metadata.root),
         "repo_id": metadata.repo_id,
         "revision": metadata.revision,
@@ -386,6 +386,8 @@ def write_mapped_store(path: Path, metadata: Metadata, *, tolerance: float, prog
         "tasks": list(metadata.tasks),
         "tolerance": tolerance,
     }
+    if SUBTASK_INDEX in metadata.info.features and (subtasks := read_subtasks(metadata.root)) is not None:
+        described["subtasks"] = subtasks
     schema = _noting_states(mapped_schema(metadata, tolerance), metadata)
     with make_bar(len(metadata.selected), "episodes", f"map {metadata.root.name}", wanted=progress) as bar:
         blocks = _blocks(metadata, bar)

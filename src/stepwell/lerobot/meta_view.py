@@ -24,8 +24,9 @@ from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError, Wind
 from stepwell.lerobot.depth import DepthUnit, check_unit, depth_entry, scaled_statistics
 from stepwell.lerobot.info import INDEX_FEATURES, INDEX_INFOS, INFO_PATH, LANGUAGE, is_depth_map
 from stepwell.lerobot.language import LANGUAGE_COLUMNS
+from stepwell.lerobot.meta_files import SUBTASK_INDEX, read_subtasks
 from stepwell.lerobot.meta_tables import EpisodeRows, InfoDict, TaskRows, import_lerobots
-from stepwell.lerobot.tasks import episode_tasks, tasks_of
+from stepwell.lerobot.tasks import episode_tasks, subtasks_of, tasks_of
 from stepwell.schema import Feature
 from stepwell.store.layout import replace_file
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["DatasetMeta", "LeRobotDatasetMetadata", "dataset_info", "lerobot_home", "local_source", "plain_info"]
 
 LOGGER = logging.getLogger("stepwell.lerobot")
-SUBTASKS = "meta/subtasks.parquet"
 CHUNK_SETTINGS = ("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb")
 
 
@@ -341,8 +341,15 @@ class LeRobotDatasetMetadata:
     @cached_property
     def subtasks(self) -> TaskRows | None:
         """The subtasks by subtask_index, of datasets that have them."""
-        path = None if self.root is None else self.root / SUBTASKS
-        return TaskRows(_subtasks(path)) if path and "subtask_index" in self.features and path.exists() else None
+        if SUBTASK_INDEX not in self.features:
+            return None
+        texts = self._stored_subtasks or (None if self.root is None else read_subtasks(self.root))
+        return None if texts is None else TaskRows(texts)
+
+    @property
+    def _stored_subtasks(self) -> list[str] | None:
+        """The texts that a store has in its metadata; None of a dataset that is only files."""
+        return None
 
     @property
     def features(self) -> dict[str, dict[str, Any]]:
@@ -438,6 +445,10 @@ class DatasetMeta(LeRobotDatasetMetadata):
         self._ignore = frozenset(ignore)
         self.store = store
         self._tasks = tasks_of(store) or [""]
+
+    @property
+    def _stored_subtasks(self) -> list[str] | None:
+        return subtasks_of(self.store)
 
     @cached_property
     def episodes(self) -> EpisodeRows:
@@ -554,18 +565,6 @@ def _described(name: str, feature: Feature) -> dict[str, Any]:
         dtype = "video" if feature.codec == "video" else "image"
         return {"dtype": dtype, "shape": shape, "names": ["height", "width", "channels"][: len(shape)]}
     return {"dtype": feature.np_dtype.name, "shape": shape, "names": names}
-
-
-def _subtasks(path: Path) -> list[str]:
-    """Return the texts of a table that pandas wrote with the texts as its index."""
-    from stepwell.lerobot.meta_files import open_parquet, read_columns
-
-    with open_parquet(path) as file:
-        others = [name for name in file.schema_arrow.names if name != "subtask_index"]
-        if not others:
-            raise FormatError(f"{path} has no column of texts. Write the dataset again.")
-        texts: list[str] = read_columns(file, path, others[-1:]).column(0).to_pylist()
-    return texts
 
 
 def _store_columns(store: Store) -> dict[str, Sequence[Any]]:

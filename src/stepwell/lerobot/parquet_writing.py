@@ -301,19 +301,19 @@ def plain_statistics(
     return plain
 
 
-def tasks_table(texts: Iterable[str]) -> pa.Table:
+def tasks_table(texts: Iterable[str], name: str = "task_index") -> pa.Table:
     """Return ``meta/tasks.parquet``: sorted by number, the text being the index of a pandas frame."""
     pa = import_pyarrow()
     found = list(texts)
     columns = {
-        "task_index": pa.array(np.arange(len(found), dtype=np.int64)),
+        name: pa.array(np.arange(len(found), dtype=np.int64)),
         TASK_COLUMN: pa.array(found, pa.string()),
     }
     pandas = {
         "index_columns": [TASK_COLUMN],
         "column_indexes": [],
         "columns": [
-            _pandas_column("task_index", "task_index", "int64", "int64"),
+            _pandas_column(name, name, "int64", "int64"),
             _pandas_column(None, TASK_COLUMN, "unicode", "object"),
         ],
     }

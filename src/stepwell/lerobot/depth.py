@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEPTH_UNITS",
+    "MAX_CODE",
     "Depth",
     "DepthMaps",
     "DepthUnit",

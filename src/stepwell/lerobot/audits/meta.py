@@ -18,6 +18,7 @@ import numpy.typing as npt
 from stepwell.errors import FormatError
 from stepwell.lerobot.audits.episodes import Places
 from stepwell.lerobot.audits.report import WRITE_AGAIN, Rule, Subject, Tally, problem_of
+from stepwell.lerobot.depth import MAX_CODE, depth_of
 from stepwell.lerobot.info import INFO_PATH, DatasetInfo, FeatureInfo, Problem
 from stepwell.lerobot.meta_files import (
     EPISODES_FOLDER,
@@ -321,10 +322,18 @@ def check_camera_statistics(
     channels = 1 if subject.info.features[camera].is_depth else 3
     if mean is None or std is None or not mean.size == std.size == channels:
         subject.tally.add(CAMERA, camera, f"mean or std is not of {counted(channels, 'channel')}", episodes)
-    elif found is None:
+    elif found is None or _is_clipped(subject.info.features[camera], stored[camera]):
         _check_possible(subject, camera, values, episodes)
     else:
         _check_pixels(subject, camera, (mean, std), found, episodes)
+
+
+def _is_clipped(feature: FeatureInfo, stored: Mapping[str, Any]) -> bool:
+    """Return whether depths were recorded, and summed up, that lie beyond the codes of the video."""
+    depth, highest = depth_of(feature.raw), _values(stored, "max")
+    if depth is None or depth.quantization is None or highest is None:
+        return False
+    return bool(highest.max(initial=0) > depth.values(np.array([MAX_CODE]))[0])
 
 
 def _check_possible(
@@ -347,7 +356,7 @@ def _check_pixels(
 ) -> None:
     right = as_lerobot(found, subject.info.features[camera])
     mean, std = right["mean"].ravel(), right["std"].ravel()
-    # depths have any range; those beyond that of their codes are recorded, and are not in the video
+    # depths have any range
     scale = float(right["max"].max()) if subject.info.features[camera].is_depth else 1.0
     allowed = PIXEL_MEAN_TOLERANCE * scale
     for key, values, expected, is_wrong in (

@@ -18,7 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell
-from stepwell.lerobot import LeRobotDataset, LeRobotRecorder, audit, open_in_place, write_dataset
+from stepwell.lerobot import (
+    LeRobotDataset,
+    LeRobotRecorder,
+    MultiLeRobotDataset,
+    audit,
+    open_in_place,
+    write_dataset,
+)
 from stepwell.lerobot.depth import DepthMaps, Quantization
 from stepwell.schema import Array, Image
 
@@ -261,3 +268,16 @@ def test_what_is_no_number_is_the_least_code() -> None:
 def test_a_quantisation_that_cannot_be_is_refused(options: Any) -> None:
     with pytest.raises(stepwell.SchemaError):
         Quantization(**options)
+
+
+def test_several_datasets_have_each_its_own_codes(tmp_path: Path) -> None:
+    roots = [head_set(name, tmp_path) for name in ("video", "video_linear", "video_metres")]
+    both = MultiLeRobotDataset(roots[:2])
+    for root, first in zip(roots, (0, len(FRAMES)), strict=False):
+        np.testing.assert_array_equal(both[first][DEPTH].numpy(), head_items(root)[f"mm/step/{DEPTH}"][0])
+    with pytest.raises(stepwell.WindowError, match="codes"):
+        both.loader(4)
+    alike = MultiLeRobotDataset([roots[0], roots[0]])
+    batch = next(iter(alike.loader(2 * len(FRAMES), order="sequential")))
+    expected = head_items(roots[0])[f"mm/step/{DEPTH}"]
+    np.testing.assert_array_equal(batch[DEPTH].numpy(), np.concatenate([expected, expected]))

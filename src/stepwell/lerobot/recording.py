@@ -40,6 +40,8 @@ from stepwell.errors import (
     WriterClosedError,
 )
 from stepwell.files.addresses import local_path
+from stepwell.formats.source_episodes import schema_of
+from stepwell.lerobot.appending import is_per_element, summaries_before
 from stepwell.lerobot.depth import Depth, depth_of, split_options, unit_of
 from stepwell.lerobot.info import DATA_FILES_MB, INDEX_FEATURES, VIDEO_FILES_MB, DatasetInfo, FeatureInfo
 from stepwell.lerobot.language import NO_LANGUAGE
@@ -60,9 +62,12 @@ from stepwell.store.encoding import QUEUE_BYTES
 from stepwell.store.layout import STORE_JSON
 from stepwell.store.records import Sync
 from stepwell.store.values import acceptor
+from stepwell.windows import View
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from stepwell.lerobot.statistics import Statistics
 
 __all__ = ["FrameQueue", "FrameReader", "LeRobotRecorder"]
 
@@ -359,6 +364,26 @@ class LeRobotRecorder:
             )
             full.errno = error.errno
             raise full from error
+
+    def statistics(self) -> Statistics | None:
+        """Return the statistics of all episodes that were saved, but for the index features; None without any."""
+        from stepwell.lerobot.statistics import StatisticsSum, as_lerobot, is_summed, summaries_of
+
+        self._store.refresh()
+        table = self._store.episodes
+        saved = View(self._store, np.flatnonzero(~table.interrupted & ~table.is_open))
+        before = None if self._staging is None else self._staging.dataset
+        per_element = before is not None and is_per_element(before)
+        total = StatisticsSum(per_element=per_element)
+        named = self._info.features
+        features = {
+            name: each for name, each in schema_of(saved).items() if name not in INDEX_FEATURES and is_summed(each)
+        }
+        if before is not None:
+            known = summaries_before(before, per_element=per_element)
+            total.add({name: part for name, part in known.items() if name in features})
+        total.add(summaries_of(saved, features, per_element=per_element) if saved.num_episodes else {})
+        return {name: as_lerobot(part, named[name]) for name, part in total.result().items()} or None
 
     def _note_units(self, frame: Mapping[str, Any]) -> None:
         """Note the unit of depth maps by the dtype of the first frame, as LeRobot does."""

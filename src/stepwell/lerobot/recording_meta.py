@@ -18,7 +18,7 @@ __all__ = ["RecordingMeta"]
 
 
 class RecordingMeta(LeRobotDatasetMetadata):
-    """What a recorder has so far; episodes and statistics are those that the directory has."""
+    """What a recorder has so far; episodes are those that the directory has."""
 
     def __init__(self, recorder: LeRobotRecorder, repo_id: str) -> None:
         self.repo_id, self.root, self.revision = repo_id, recorder.root, None
@@ -46,6 +46,13 @@ class RecordingMeta(LeRobotDatasetMetadata):
             self.info = plain_info(self._metadata.info.raw)
         self._tasks = mine.tasks
         self.info.update(total_episodes=mine.num_episodes, total_frames=mine.num_frames, total_tasks=len(self._tasks))
+
+    @cached_property
+    def stats(self) -> dict[str, dict[str, Any]] | None:
+        """The statistics of the episodes that were saved, but for the index features; computed when asked for."""
+        if self._recorder.is_final:
+            return None if self._metadata is None else self._metadata.stats
+        return self._recorder.statistics()
 
     @cached_property
     def _metadata(self) -> Metadata | None:

@@ -146,6 +146,12 @@ class Staging:
         dataset = self._dataset()
         return (0, 0) if dataset is None else (len(dataset.episodes), int(dataset.episodes.length.sum()))
 
+    @property
+    def dataset(self) -> Metadata | None:
+        """What the dataset says of itself; None where there is none yet, or one without episodes."""
+        found = self._dataset()
+        return None if found is None or not len(found.episodes) else found
+
     def export(self, store: Store) -> None:
         """Append the store's episodes to the dataset and let go of them."""
         store.refresh()

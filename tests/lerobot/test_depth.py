@@ -14,10 +14,13 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("av")
 pytest.importorskip("PIL")
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell
+from stepwell.errors import LeftOutWarning
 from stepwell.lerobot import (
     LeRobotDataset,
     LeRobotRecorder,
@@ -281,3 +284,40 @@ def test_several_datasets_have_each_its_own_codes(tmp_path: Path) -> None:
     batch = next(iter(alike.loader(2 * len(FRAMES), order="sequential")))
     expected = head_items(roots[0])[f"mm/step/{DEPTH}"]
     np.testing.assert_array_equal(batch[DEPTH].numpy(), np.concatenate([expected, expected]))
+
+
+# what is damaged
+
+
+def test_a_first_image_that_is_none_is_refused_on_opening(tmp_path: Path) -> None:
+    root = head_set("image", tmp_path)
+    path = next(root.glob("data/*/*.parquet"))
+    table = pq.read_table(path)
+    images = [{"bytes": b"II*\0" + bytes(40), "path": None}] * table.num_rows
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    place = table.column_names.index(DEPTH)
+    pq.write_table(table.set_column(place, DEPTH, pa.array(images, kind)), path)
+    with pytest.raises(stepwell.FormatError, match="first image"):
+        LeRobotDataset(root)
+
+
+def test_a_size_that_info_json_has_wrong_is_told(tmp_path: Path) -> None:
+    root = head_set("image_metres", tmp_path)
+    path = root / "meta/info.json"
+    info = json.loads(path.read_text())
+    info["features"][DEPTH]["shape"] = [WIDTH, HEIGHT, 1]
+    path.write_text(json.dumps(info))
+    with pytest.warns(LeftOutWarning, match="These are read"):
+        dataset = LeRobotDataset(root)
+    assert dataset[0][DEPTH].shape == (1, HEIGHT, WIDTH)
+
+
+@pytest.mark.parametrize("value", ["far", -9.0, True, float("inf")])
+def test_a_quantisation_that_makes_no_sense_is_refused_on_opening(tmp_path: Path, value: Any) -> None:
+    root = head_set("video", tmp_path)
+    path = root / "meta/info.json"
+    info = json.loads(path.read_text())
+    info["features"][DEPTH]["info"]["video.depth_max"] = value
+    path.write_text(json.dumps(info))
+    with pytest.raises(stepwell.SchemaError, match="depth"):
+        LeRobotDataset(root)

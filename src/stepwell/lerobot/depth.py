@@ -191,7 +191,7 @@ class Depth:
     def values(self, rows: npt.NDArray[Any], unit: DepthUnit | None = None) -> Floats:
         """Return the depths of rows, float32 of the same shape, in a unit; default: that of what was recorded."""
         if self.quantization is not None:
-            return np.take(self.quantization.table(unit or self.unit or "mm"), rows, mode="clip")
+            return np.take(_table(self.quantization, unit or self.unit or "mm"), rows, mode="clip")
         depth = rows.astype(np.float32)
         if unit in (None, self.unit) or self.unit is None:
             return depth

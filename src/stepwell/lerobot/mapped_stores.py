@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.image_files import read_image_head
-from stepwell.errors import FormatError, LeftOutWarning
+from stepwell.errors import DecodeError, FormatError, LeftOutWarning
 from stepwell.formats.reader import store_schema
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.language import LanguageRows, language_rows
@@ -460,22 +460,25 @@ def _first_image_kind(metadata: Metadata, name: str, feature: Feature) -> tuple[
 
     The format of one that is neither PNG nor JPEG is "png", of floats "zstd".
     """
-    file, shape, dtype = first_image(metadata, name), feature.fixed_shape, feature.dtype
-    head = read_image_head(file)
-    if head is not None and (head.height, head.width) != tuple(shape[:2]):
+    file, shape = first_image(metadata, name), feature.fixed_shape
+    head, dtype, found = read_image_head(file), feature.dtype, png_or_jpeg(file)
+    size = None if head is None else (head.height, head.width)
+    if found is None and file and metadata.info.features[name].is_depth:
+        try:
+            height, width, dtype = depth_file_kind(file)
+            size = height, width
+        except DecodeError as error:
+            raise FormatError(f"{metadata.root}: the first image of {name!r}: {error}") from error
+    if size is not None and size != tuple(shape[:2]):
         # as lerobot, which never compares them
         warnings.warn(
             f"{metadata.root / INFO_PATH}: images of {name!r} are {shape[0]}x{shape[1]} there, and "
-            f"{head.height}x{head.width} in the tables. These are read.",
+            f"{size[0]}x{size[1]} in the tables. These are read.",
             LeftOutWarning,
             stacklevel=2,
         )
-        shape = (head.height, head.width, *shape[2:])
-    found = png_or_jpeg(file)
-    if found is None and file and metadata.info.features[name].is_depth:
-        height, width, dtype = depth_file_kind(file, f"{metadata.root}: the first image of {name!r}")
-        return (height, width, 1), dtype, "zstd" if dtype == "float32" else "png"
-    return shape, dtype, found or "png"
+        shape = (*size, *shape[2:])
+    return shape, dtype, found or ("zstd" if dtype == "float32" else "png")
 
 
 def _blocks(metadata: Metadata, bar: Any) -> Iterator[EpisodeBlock]:

@@ -210,9 +210,9 @@ def png_or_jpeg(head: bytes) -> str | None:
     return None
 
 
-def depth_file_kind(file: bytes, where: str) -> tuple[int, int, str]:
+def depth_file_kind(file: bytes) -> tuple[int, int, str]:
     """Return height, width and dtype, "uint16" or "float32", of a depth map's file that is no PNG: a TIFF file."""
-    with _opened(np.frombuffer(file, np.uint8), where) as image:
+    with _opened(np.frombuffer(file, np.uint8)) as image:
         return image.height, image.width, "float32" if image.mode == "F" else "uint16"
 
 
@@ -231,6 +231,9 @@ class ParquetImageCodec(NumberedFileCodec):
         self._format = choice_option(feature, "format", "png", ("png", "jpeg", "zstd"))
         self._codecs: dict[str, Codec] = {self._format: make_codec(self.embedded())}
         self._stamps: dict[tuple[int, int], Stamp] = {}
+        # what every row asks for
+        self._signature = SIGNATURES.get(self._format)
+        self._shape, self._is_float = feature.fixed_shape, feature.np_dtype.kind == "f"
 
     def embedded(self) -> Feature:
         """Return the feature that holds the image files; see `FileCodec.embedded`."""
@@ -253,14 +256,14 @@ class ParquetImageCodec(NumberedFileCodec):
         try:
             if codec is None:
                 # whole numbers of 32 bits are those of 16
-                np.copyto(out, _decode_other(file, self.feature), casting="same_kind")
+                np.copyto(out, self._decode_other(file), casting="same_kind")
                 return
             codec.decode_into(file, out)
         except DecodeError as error:
             if codec is not None:
                 # Pillow reads some files that the codec refuses
                 with suppress(DecodeError, MissingDependencyError):
-                    out[...] = _decode_other(file, self.feature)
+                    out[...] = self._decode_other(file)
                     return
             raise DecodeError(f"{self._where(blob)}: {error}") from error
 
@@ -316,15 +319,30 @@ class ParquetImageCodec(NumberedFileCodec):
     def _codec_of(self, file: npt.NDArray[np.uint8]) -> Codec | None:
         """Return the codec of a file, by its first bytes; None for other formats than PNG and JPEG."""
         head = file[:8].tobytes()
-        found = png_or_jpeg(head)
-        if found == self._format:
+        if self._signature is not None and head.startswith(self._signature):
             return self._codecs[self._format]
-        if self.feature.np_dtype.kind == "f":
+        if self._is_float:
             # neither PNG nor JPEG holds floats
             return None
+        found = png_or_jpeg(head)
         if found is not None and found not in self._codecs:
             self._codecs[found] = make_codec(self._stored_as(found))
         return None if found is None else self._codecs[found]
+
+    def _decode_other(self, file: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        """Return the pixels of an image as Pillow reads it."""
+        with _opened(file) as image:
+            if (image.height, image.width) != self._shape[:2]:
+                # before memory is taken for it
+                raise DecodeError(f"an image of {image.height}x{image.width}, where the feature has {self._shape}.")
+            pixels = np.asarray(image)
+        if pixels.dtype.kind == "f" and not self._is_float:
+            raise DecodeError(
+                f"an image of floats, where the feature is {self.feature.np_dtype.name}, as the first one."
+            )
+        if pixels.size != np.prod(self._shape) or pixels.shape[:2] != self._shape[:2]:
+            raise DecodeError(f"an image of shape {pixels.shape}, where the feature has {self._shape}.")
+        return pixels.reshape(self._shape)
 
     def _stored_as(self, codec: str) -> Feature:
         return replace(self.feature, codec=codec, options=())
@@ -354,33 +372,17 @@ class _Images:
 
 
 @contextmanager
-def _opened(file: npt.NDArray[np.uint8], where: str) -> Iterator[Any]:
+def _opened(file: npt.NDArray[np.uint8]) -> Iterator[Any]:
     """Give an image file as Pillow opens it."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise MissingDependencyError(
-            f"{where} begins with {file[:4].tobytes()!r}: it is neither PNG nor JPEG. Type: pip install pillow"
+            f"the image begins with {file[:4].tobytes()!r}: it is neither PNG nor JPEG. Type: pip install pillow"
         ) from error
     try:
         # others are read by programs, or are lists of files
         with Image.open(io.BytesIO(file.tobytes()), formats=PILLOW_FORMATS) as image:
             yield image
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
-        raise DecodeError(f"{where} of {file.size} bytes: {error}.") from error
-
-
-def _decode_other(file: npt.NDArray[np.uint8], feature: Feature) -> npt.NDArray[Any]:
-    """Return the pixels of an image as Pillow reads it."""
-    with _opened(file, "an image") as image:
-        if (image.height, image.width) != feature.fixed_shape[:2]:
-            # before memory is taken for it
-            raise DecodeError(f"an image of {image.height}x{image.width}, where the feature has {feature.fixed_shape}.")
-        pixels = np.asarray(image)
-    if pixels.dtype.kind == "f" and feature.np_dtype.kind != "f":
-        raise DecodeError(
-            f"an image of floats, where the feature has {feature.np_dtype.name}, as the first image of the dataset."
-        )
-    if pixels.size != np.prod(feature.fixed_shape) or pixels.shape[:2] != feature.fixed_shape[:2]:
-        raise DecodeError(f"an image of shape {pixels.shape}, where the feature has {feature.fixed_shape}.")
-    return pixels.reshape(feature.fixed_shape)
+        raise DecodeError(f"an image of {file.size} bytes: {error}.") from error

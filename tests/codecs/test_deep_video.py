@@ -81,7 +81,7 @@ def test_what_it_cannot_hold_is_refused(shape: Any, dtype: str, options: Any) ->
 
 def test_the_repr_makes_the_feature_again() -> None:
     feature = Video((8, 6, 1), "uint16", gop=5)
-    assert eval(repr(feature), {"Video": Video}) == feature  # noqa: S307
+    assert eval(repr(feature), {"Video": Video}) == feature
 
 
 def test_lines_of_a_frame_are_not_skewed_by_its_padding() -> None:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.errors import FormatError, SchemaError
-from stepwell.lerobot.info import LANGUAGE, FeatureInfo
+from stepwell.lerobot.info import LANGUAGE
 from stepwell.lerobot.meta_files import import_pyarrow
 from stepwell.schema import Feature
 from stepwell.store.bulk_writing import Blobs
@@ -181,17 +181,17 @@ def _call(call: Any, where: str) -> Any:
         raise FormatError(f"{where}: tool_calls holds {call[:40]!r}, which is no JSON ({error}).") from error
 
 
-def row_fields(info: FeatureInfo) -> tuple[str, ...]:
+def row_fields(name: str) -> tuple[str, ...]:
     """Return the names in an annotation of a column."""
-    return EVENT_ROW_FIELDS if info.name == LANGUAGE_EVENTS else PERSISTENT_ROW_FIELDS
+    return EVENT_ROW_FIELDS if name == LANGUAGE_EVENTS else PERSISTENT_ROW_FIELDS
 
 
-def arrow_type(info: FeatureInfo) -> Any:
+def arrow_type(column: str) -> Any:
     """Return the type of a column in parquet files, as LeRobot writes it."""
     pa = import_pyarrow()
     kinds = {"timestamp": pa.float32(), "tool_calls": pa.list_(_json_type(pa))}
     required = ("role", "timestamp")
-    names = row_fields(info)
+    names = row_fields(column)
     fields = [pa.field(name, kinds.get(name, pa.string()), nullable=name not in required) for name in names]
     return pa.list_(pa.struct(fields))
 
@@ -200,7 +200,7 @@ def _json_type(pa: Any) -> Any:
     return pa.json_() if hasattr(pa, "json_") else pa.string()
 
 
-def hf_type(info: FeatureInfo) -> dict[str, Any]:
+def hf_type(column: str) -> dict[str, Any]:
     """Return a column's type as Hugging Face's ``datasets`` declares it, from 4 on."""
     value = {"_type": "Value"}
     kinds: dict[str, Any] = {
@@ -208,26 +208,26 @@ def hf_type(info: FeatureInfo) -> dict[str, Any]:
         "tool_calls": {"feature": {"_type": "Json"}, "_type": "List"},
     }
     return {
-        "feature": {name: kinds.get(name, {"dtype": "string", **value}) for name in row_fields(info)},
+        "feature": {name: kinds.get(name, {"dtype": "string", **value}) for name in row_fields(column)},
         "_type": "List",
     }
 
 
-def arrow_rows(info: FeatureInfo, texts: Sequence[str]) -> Any:
+def arrow_rows(column: str, texts: Sequence[str]) -> Any:
     """Return rows of JSON as an array of `arrow_type`."""
     pa = import_pyarrow()
-    fields, made = row_fields(info), arrow_type(info)
+    fields, made = row_fields(column), arrow_type(column)
     # columns of JSON are made of strings
     calls = pa.field("tool_calls", pa.list_(pa.string()))
     plain = pa.list_(pa.struct([calls if field.name == calls.name else field for field in made.value_type]))
     parsed: dict[str, Any] = {}
     for text in texts:
         if text not in parsed:
-            parsed[text] = _parsed(text, fields, info.name)
+            parsed[text] = _parsed(text, fields, column)
     try:
         return pa.array([parsed[text] for text in texts], plain).cast(made)
     except (pa.ArrowException, TypeError) as error:
-        raise SchemaError(f"feature {info.name!r}: an annotation is not as LeRobot has it: {error}.") from error
+        raise SchemaError(f"feature {column!r}: an annotation is not as LeRobot has it: {error}.") from error
 
 
 def _parsed(text: str, fields: Sequence[str], name: str) -> list[Annotation] | None:

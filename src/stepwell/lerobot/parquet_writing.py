@@ -137,7 +137,7 @@ def data_table(schema: pa.Schema, infos: Sequence[FeatureInfo], columns: Mapping
             paths = pa.nulls(len(values), pa.string())
             arrays.append(pa.StructArray.from_arrays([images, paths], names=["bytes", "path"]))
         elif info.is_language:
-            arrays.append(arrow_rows(info, values))
+            arrays.append(arrow_rows(info.name, values))
         elif info.is_text:
             arrays.append(pa.array(values, pa.string()))
         else:
@@ -158,7 +158,7 @@ def _hf_feature(info: FeatureInfo) -> dict[str, Any]:
     if info.is_image:
         return {"_type": "Image"}
     if info.is_language:
-        return hf_type(info)
+        return hf_type(info.name)
     value = {"dtype": info.dtype, "_type": "Value"}
     if info.shape == (1,):
         return value
@@ -171,7 +171,7 @@ def _arrow_type(pa: Any, info: FeatureInfo) -> Any:
     if info.is_image:
         return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     if info.is_language:
-        return arrow_type(info)
+        return arrow_type(info.name)
     if info.is_text:
         return pa.string()
     found = pa.from_numpy_dtype(np.dtype(info.dtype))

@@ -153,8 +153,13 @@ def test_a_recording_has_the_items_of_one_by_lerobot(tmp_path: Path, name: str) 
     expected = head_items(head_set(name, tmp_path))
     for unit in ("mm", "m"):
         check_items(tmp_path / "mine", expected, unit)
-    info = json.loads((tmp_path / "mine/meta/info.json").read_text())["features"][DEPTH]["info"]
-    assert info["depth_unit"] == ("m" if is_float else "mm")
+    mine, theirs = (
+        json.loads((root / "meta/info.json").read_text())["features"][DEPTH]["info"]
+        for root in (tmp_path / "mine", tmp_path / name)
+    )
+    assert mine["depth_unit"] == ("m" if is_float else "mm")
+    # but for what is of its library, and of another preset
+    assert mine == {k: v for k, v in theirs.items() if k[6:] not in ("crf", "preset", "fast_decode", "video_backend")}
 
 
 @pytest.mark.parametrize("name", ["video_linear", "image", "image_metres"])

@@ -97,6 +97,17 @@ def test_a_column_that_is_no_list_is_a_finding_and_refused(tmp_path: Path) -> No
         LeRobotDataset(root)
 
 
+def test_annotations_that_info_json_is_silent_about_are_refused_unless_they_are_left_out(tmp_path: Path) -> None:
+    root = head_set("language", tmp_path)
+    path = root / "meta/info.json"
+    info = json.loads(path.read_text())
+    assert "language_events" not in LeRobotDataset(root, ignore=LANGUAGE_COLUMNS)[0]
+    del info["features"]["language_events"]
+    path.write_text(json.dumps(info))
+    with pytest.raises(ValueError, match=r"language_events.*language_feature_info"):
+        LeRobotDataset(root)
+
+
 def test_tables_of_pandas_are_read_alike(tmp_path: Path) -> None:
     """Without what no annotation has, times as doubles, and tool calls as structs."""
     root = head_set("language", tmp_path)

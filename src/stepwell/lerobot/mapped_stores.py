@@ -31,7 +31,7 @@ from stepwell.codecs.image_files import read_image_head
 from stepwell.errors import DecodeError, FormatError, LeftOutWarning
 from stepwell.formats.reader import store_schema
 from stepwell.lerobot.info import INFO_PATH
-from stepwell.lerobot.language import LanguageRows, language_rows
+from stepwell.lerobot.language import LANGUAGE_COLUMNS, LanguageRows, language_rows
 from stepwell.lerobot.meta_files import SUBTASK_INDEX, open_parquet, read_subtasks
 from stepwell.lerobot.parquet_images import depth_file_kind, png_or_jpeg
 from stepwell.progress import make_bar
@@ -148,6 +148,7 @@ def _read_file(
     chunk, file = int(records.data_chunk[places[0]]), int(records.data_file[places[0]])
     with _TableFile(metadata.data_path(chunk, file), _advice(metadata)) as table:
         table.check_names(required)
+        table.check_languages(metadata.info.raw["features"])
         first_rows = table.find(records.index[places], lengths, kinds)
         columns = table.read(first_rows, lengths, kinds)
     return FileRows(places, chunk, file, first_rows, lengths, columns)
@@ -173,6 +174,16 @@ class _TableFile:
         missing = [name for name in names if name not in there]
         if missing:
             raise FormatError(f"{self._path} has no column {', '.join(map(repr, missing))}. {self._advice}")
+
+    def check_languages(self, features: Mapping[str, Any]) -> None:
+        """Refuse a file with annotations that info.json does not tell of: they would be left out silently."""
+        there = set(self._reader.schema_arrow.names)
+        unknown = [name for name in LANGUAGE_COLUMNS if name in there and name not in features]
+        if unknown:
+            raise FormatError(
+                f"{self._path} has {', '.join(unknown)}, of which meta/info.json says nothing. Add to its features "
+                "what stepwell.lerobot.language.language_feature_info() returns."
+            )
 
     def find(self, episodes: Ints, lengths: Ints, kinds: Mapping[str, Kind]) -> Ints:
         """Return the row at which each episode begins."""

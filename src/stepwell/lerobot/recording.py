@@ -186,14 +186,13 @@ class LeRobotRecorder:
         """
         _check_choice("output", output, Output)
         settings = {"data_files_size_in_mb": data_files_mb, "video_files_size_in_mb": video_files_mb}
-        quantization, deep = split_options(depth)
-        info = make_info(features, fps, robot_type, use_videos=use_videos, settings=settings, quantization=quantization)
+        info = make_info(features, fps, robot_type, use_videos=use_videos, settings=settings, depth=depth)
         make = partial(
             create_recorded,
             info=info,
             video=video or {},
             image=image or PNG,
-            depth=deep,
+            depth=split_options(depth)[1],
             sync=sync,
             repo_id=repo_id,
         )

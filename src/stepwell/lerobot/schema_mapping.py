@@ -194,7 +194,10 @@ def _depth_column(source: str, name: str, feature: Feature, choice: Cameras, ent
         choice = "image" if depth.quantization is None else "video"
     if choice == "video":
         _check_fits_video(name, height, width)
-    about = {key: value for key, value in (entry.get("info") or {}).items() if not key.startswith("video.")}
+    about = dict(entry.get("info") or {})
+    if choice != "video" or depth.quantization is None or stored_feature(feature).codec != "video":
+        # it is encoded anew, if it is video at all
+        about = {key: value for key, value in about.items() if not key.startswith("video.")}
     about |= {"is_depth_map": True, "depth_unit": depth.unit or "mm"}
     if choice == "video":
         about |= (depth.quantization or Quantization()).info()

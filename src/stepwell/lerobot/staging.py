@@ -38,11 +38,12 @@ from typing import Any
 
 import numpy as np
 
+from stepwell.codecs.video_encoding import DEFAULT_GOP
 from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError, StoreBusyError, StoreExistsError
 from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.formats.source_episodes import SourceEpisode, episodes_of, schema_of
 from stepwell.lerobot.appending import cameras_of, check_complete, finish_append, fitted_columns
-from stepwell.lerobot.depth import Quantization, depth_entry
+from stepwell.lerobot.depth import Quantization, depth_entry, split_options
 from stepwell.lerobot.info import (
     DATA_FILES_MB,
     DATA_PATHS,
@@ -309,7 +310,7 @@ def make_info(
     *,
     use_videos: bool = True,
     settings: Mapping[str, float] = MappingProxyType({}),
-    quantization: Quantization | None = None,
+    depth: Mapping[str, Any] | None = None,
 ) -> DatasetInfo:
     """Return the checked info.json of a dataset without episodes; ``settings`` are sizes of its files."""
     if "task" in features:
@@ -320,9 +321,7 @@ def make_info(
     except TypeError as error:
         raise SchemaError(f"features: {error}. Allowed: what JSON holds, dtypes by name: 'float32'.") from error
     own = {
-        name: _with_quantization(_channels_last(entry), quantization)
-        for name, entry in plain.items()
-        if name not in INDEX_FEATURES
+        name: _with_depth(_channels_last(entry), depth) for name, entry in plain.items() if name not in INDEX_FEATURES
     }
     has_videos = any(isinstance(entry, dict) and entry.get("dtype") == "video" for entry in own.values())
     info = DatasetInfo.parse(
@@ -464,12 +463,20 @@ def _channels_last(entry: Any) -> Any:
     return entry
 
 
-def _with_quantization(entry: Any, given: Quantization | None) -> Any:
-    """Return the entry of a depth video with the meaning of its codes."""
+def _with_depth(entry: Any, options: Mapping[str, Any] | None) -> Any:
+    """Return the entry of a depth video with the meaning of its codes, and how they are encoded."""
     if not isinstance(entry, dict) or entry.get("dtype") != "video" or not is_depth_map(entry):
         return entry
-    info = entry.get("info") or {}
-    return {**entry, "info": {**info, **(given or Quantization.of(entry)).info()}}
+    given, encoder = split_options(options)
+    about = {
+        **(entry.get("info") or {}),
+        "video.g": encoder.get("gop", DEFAULT_GOP),
+        "video.crf": encoder.get("crf"),
+        "video.preset": encoder.get("preset"),
+        "video.extra_options": {} if "crf" in encoder else {"x265-params": "lossless=1"},
+        **(given or Quantization.of(entry)).info(),
+    }
+    return {**entry, "info": {key: value for key, value in about.items() if value is not None}}
 
 
 def _camera(plain: Feature, kind: str, options: Mapping[str, Any]) -> Feature:

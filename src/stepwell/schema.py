@@ -299,8 +299,9 @@ def Image(
 
 def Video(
     shape: Sequence[int],
+    dtype: npt.DTypeLike = "uint8",
     *,
-    encoder: str = "h264",
+    encoder: str | None = None,
     gop: int = 2,
     crf: int | None = None,
     preset: str | int | None = None,
@@ -309,14 +310,16 @@ def Video(
     final: bool = False,
     **options: Any,
 ) -> Feature:
-    """Describe an image feature that is stored as video: uint8, lossy, small.
+    """Describe an image feature that is stored as video: uint8, lossy, small; uint16 of 12 bits without loss.
 
     Args:
         shape: (height, width, 3) of RGB, (height, width) or (height, width, 1) of grey; any sides up to 8192.
-        encoder: "h264" (default: fast to decode), "hevc" or "av1" (smaller). Rows imported from a file keep theirs.
+        dtype: "uint8", or "uint16" of one channel: values of 0 to 4095, such as the codes of depth maps.
+        encoder: "h264" (default: fast to decode), "hevc" or "av1" (smaller); of uint16 "hevc". Rows imported from a
+            file keep theirs.
         gop: steps from one that needs no other to the next; a step costs the decoding of those before it in its gop.
             Default 2, best for windows at random; 10 to 60 is smaller, and as fast with ``pooled`` and in sequence.
-        crf: quality, 0 (best) to 51, of "av1" to 63; default 23, 26 and 30 of h264, hevc and av1.
+        crf: quality, 0 (best) to 51, of "av1" to 63; default 23, 26 and 30 of h264, hevc and av1, of uint16 lossless.
         preset: how hard the encoder tries: "ultrafast" to "placebo", of "av1" 0 (slowest) to 13; default "veryfast",
             "ultrafast" and 10.
         pixel_format: "yuv420p" (default), of h264 and hevc also "yuv444p"; grey has one of its own.
@@ -337,9 +340,12 @@ def Video(
     if options:
         raise SchemaError(f"Video has no option {', '.join(map(repr, options))}. Allowed: {', '.join(VIDEO_OPTIONS)}.")
     preset = None if preset is None else str(preset)
+    described = _descr(dtype)
+    if encoder is None:
+        encoder = "h264" if described == "|u1" else "hevc"
     given = {"encoder": encoder, "gop": gop, "crf": crf, "preset": preset, "pixel_format": pixel_format}
     chosen = {name: value for name, value in given.items() if value is not None}
-    return Feature("image", "|u1", _ints(shape), "video", _sorted_options(chosen), _names(names), final)
+    return Feature("image", described, _ints(shape), "video", _sorted_options(chosen), _names(names), final)
 
 
 def Text(*, codec: str = "raw", final: bool = False, **options: Any) -> Feature:

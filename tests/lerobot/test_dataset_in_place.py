@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import stepwell  # noqa: E402
 from stepwell.errors import SchemaError  # noqa: E402
-from stepwell.lerobot import LeRobotDataset, LeRobotRecorder, MultiLeRobotDataset  # noqa: E402
+from stepwell.lerobot import LeRobotDataset, LeRobotRecorder, MultiLeRobotDataset, write_dataset  # noqa: E402
 from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows  # noqa: E402
 
 from .recordings import FEATURES, VIDEO_FEATURES, add_frames  # noqa: E402
@@ -154,6 +154,16 @@ def test_subtasks_are_looked_up_where_a_dataset_has_them(tmp_path: Path) -> None
     assert [item["subtask"] for item in dataset.__getitems__(range(3))] == ["reach", "grasp", "grasp"]
     assert list(dataset[0])[-2:] == ["task", "subtask"]
     assert dataset[2]["subtask_index"].tolist() == [1, 1]
+    # they go with the rows: into a store, out of it, and beside those of a dataset that is added to
+    stepwell.convert(f"lerobot://{root}", tmp_path / "a.well", workers=0, progress=False)
+    write_dataset(tmp_path / "a.well", tmp_path / "again", progress=False)
+    write_dataset(tmp_path / "a.well", tmp_path / "again", append=True, progress=False)
+    for source, times in ((tmp_path / "a.well", 1), (tmp_path / "again", 2)):
+        items = LeRobotDataset(source)[:]
+        assert [item["subtask"] for item in items] == ["reach", "grasp", "grasp"] * times
+    parquet.write_table(table.slice(0, 1), tmp_path / "again" / "meta" / "subtasks.parquet")
+    with pytest.raises(SchemaError, match="subtask_index"):
+        write_dataset(tmp_path / "a.well", tmp_path / "again", append=True, progress=False)
 
 
 def test_an_address_names_the_directory_and_its_episodes(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from stepwell.lerobot import LeRobotDataset  # noqa: E402
 from stepwell.testing import tiny_store  # noqa: E402
 from stepwell.testing.lerobot import tiny_lerobot  # noqa: E402
 
+from .head_sets import head_set  # noqa: E402
+
 TOP, SIDE = "observation.images.top", "observation.images.side"
 CAMERAS = {TOP: ("png", (16, 24)), SIDE: ("video", (16, 24))}
 
@@ -41,6 +43,15 @@ def test_rows_are_raw_items(tmp_path: Path, version: str, episodes: list[int] | 
     assert dataset.select_columns("action").column_names == ["action"]
     assert rows.data.column("index").to_pylist() == [int(item["index"]) for item in dataset[:]]
     assert all((dataset.root / path).is_file() for path in dataset.reader.get_episodes_file_paths())
+
+
+@pytest.mark.parametrize("name", ["image", "image_metres", "language"])
+def test_depths_are_as_they_were_recorded_and_language_is_lists(tmp_path: Path, name: str) -> None:
+    dataset = LeRobotDataset(head_set(name, tmp_path))
+    expected = [dataset.get_raw_item(number) for number in range(len(dataset))]
+    for row, item in zip((dataset.hf_dataset[number] for number in range(len(dataset))), expected, strict=True):
+        for key, value in item.items():
+            assert torch.equal(row[key], value) if isinstance(value, torch.Tensor) else row[key] == value, key
 
 
 def test_a_store_has_none(tmp_path: Path) -> None:

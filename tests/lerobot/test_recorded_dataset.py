@@ -149,6 +149,28 @@ def test_settings_of_lerobots_encoder_are_those_of_the_videos(tmp_path: Path) ->
     assert (dataset[1][TOP] - picture(0, 1)[0, 0, 0] / 255).abs().max() < 0.05
 
 
+def test_statistics_are_there_while_it_is_recorded_and_afterwards_the_same(tmp_path: Path) -> None:
+    def stats(dataset: LeRobotDataset) -> dict[str, Any]:
+        found = dataset.meta.stats or {}
+        return {name: found[name] for name in (TOP, "observation.state", "next.reward")}
+
+    dataset = LeRobotDataset.create("me/reach", 10, FEATURES, tmp_path / "reach")
+    assert dataset.meta.stats is None
+    for episode in range(4):
+        if episode == 2:
+            dataset.finalize()
+            dataset = LeRobotDataset.resume("me/reach", tmp_path / "reach")
+        add_frames(dataset, episode, 3)
+        dataset.save_episode()
+        assert stats(dataset)["observation.state"]["max"].tolist() == [episode, 2, 0.5]
+        assert stats(dataset)[TOP]["count"].tolist() == [3 * (episode + 1)]
+    before = stats(dataset)
+    dataset.finalize()
+    for name, after in stats(dataset).items():
+        for key, value in after.items():
+            np.testing.assert_allclose(before[name][key], value, rtol=1e-9, err_msg=f"{name} {key}")
+
+
 def test_verbs_of_recording_are_refused_where_nothing_is_recorded(tmp_path: Path) -> None:
     dataset = LeRobotDataset("me/tiny", tiny_lerobot(tmp_path / "tiny", cameras={}))
     assert (dataset.writer, dataset.has_pending_frames()) == (None, False)

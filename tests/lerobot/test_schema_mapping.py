@@ -87,7 +87,7 @@ def test_names_of_elements_are_those_that_a_dataset_had():
         (Array(3, "U5"), r"'odd' has dtype"),
         (Array((1, 1, 1, 1, 1, 2)), r"'odd' has shape \(1, 1, 1, 1, 1, 2\)"),
         (Array((2, 0)), r"'odd' has shape \(2, 0\)"),
-        (Image((32, 48), "uint16"), r"'odd' is an image of uint16 \(32, 48\)"),
+        (Image((32, 48, 3), "uint16"), r"'odd' is an image of uint16 \(32, 48, 3\)"),
         (Image((32, 48, 4)), r"'odd' is an image of uint8 \(32, 48, 4\)"),
     ],
 )

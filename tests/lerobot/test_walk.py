@@ -15,6 +15,8 @@ import stepwell
 from stepwell.lerobot import LeRobotDataset
 from stepwell.testing import tiny_lerobot
 
+from .head_sets import DEPTH_SETS, head_set
+
 MOST_CALLS = 60
 CAMERAS = {"observation.images.left": (32, 48), "observation.images.right": (32, 48)}
 DELTAS = {"action": [0.0, 0.1, 0.2], "observation.state": [-0.1, 0.0]}
@@ -42,3 +44,10 @@ def test_an_item_with_or_without_two_cameras_takes_at_most_sixty_calls(
         stepwell.convert(f"lerobot://{source}", tmp_path / "set.well", workers=0, progress=False)
         source = tmp_path / "set.well"
     assert len(calls_of(LeRobotDataset(source, delta_timestamps=deltas), 3)) <= MOST_CALLS
+
+
+@pytest.mark.parametrize("name", [*DEPTH_SETS, "language"])
+def test_an_item_with_a_depth_map_or_with_language_takes_as_many(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("av")
+    pytest.importorskip("PIL")
+    assert len(calls_of(LeRobotDataset(head_set(name, tmp_path)), 3)) <= MOST_CALLS

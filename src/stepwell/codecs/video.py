@@ -22,11 +22,14 @@ __all__ = ["VideoCodec"]
 class VideoCodec(SequentialCodec):
     """H.264, HEVC or AV1: uint8, lossy, a run of ``gop`` rows between rows that need no other.
 
+    uint16 of 12 bits, as of depth maps: HEVC, without loss unless ``crf`` is given.
+
     A row's bytes name the kind of their stream: a column may also hold rows that `VideoFile` took from a file, whatever
     its encoder.
 
     Args:
-        feature: uint8 of height x width x 3 (RGB), height x width x 1 or height x width (grey), sides of 1 to 8192.
+        feature: uint8 of height x width x 3 (RGB), height x width x 1 or height x width (grey), sides of 1 to 8192;
+            uint16 of height x width x 1 or height x width, whose values are at most 4095.
             Options: see `stepwell.schema.Video`.
 
     Example:
@@ -64,6 +67,7 @@ class VideoCodec(SequentialCodec):
             raise MissingDependencyError.of("av", "video") from error
         self._settings = EncoderSettings.of(feature)
         self._streams, self._shape = LastStream(), feature.fixed_shape
+        self._is_deep = self._settings.is_deep
 
     def encoder(self) -> VideoEncoder:
         """Return the encoder of a new column; see `SequentialCodec.encoder`."""
@@ -91,7 +95,7 @@ class VideoCodec(SequentialCodec):
         for place, out in zip(wanted, outs, strict=True):
             outs_of[rows[place].frame].append(out)
         stream, head = self._streams.of(rows[0].kind, packets[0])
-        open_decoder(stream, self._shape, size, rows[0].turn).decode(packets, head, outs_of)
+        open_decoder(stream, self._shape, size, rows[0].turn, self._is_deep).decode(packets, head, outs_of)
 
 
 def _check_is_run(rows: list[VideoRow]) -> None:

@@ -23,6 +23,7 @@ from stepwell.errors import DecodeError, MissingDependencyError
 
 __all__ = [
     "BT709",
+    "DEEP",
     "FULL_RANGE",
     "LIMITED_RANGE",
     "MAX_OPEN_DECODERS",
@@ -30,6 +31,7 @@ __all__ = [
     "FrameDecoder",
     "FrameReformatter",
     "coded_size",
+    "deep_frame",
     "new_context",
     "open_decoder",
 ]
@@ -47,7 +49,9 @@ MIN_CODED_SIDE = 16
 SLICE_START_BYTES = len(START_CODE) + 1
 # decoders pad frames to whole blocks and leave a margin that motion may point to
 PADDING = 256
-DecoderKey = tuple[StreamId, tuple[int, ...], tuple[int, int] | None, int]
+DecoderKey = tuple[StreamId, tuple[int, ...], tuple[int, int] | None, int, bool]
+# of uint16 rows: the samples of 12 bits as they are
+DEEP = "gray12le"
 _LIBRARIES = {"av1": "libdav1d"}
 
 
@@ -82,6 +86,28 @@ def _source_colours(frame: Any, pixel_format: str) -> dict[str, int]:
     return colours | {"dst_colorspace": BT601 if source == BT601_TOO else BT601_TOO}
 
 
+def deep_frame(pixels: npt.NDArray[np.uint16]) -> Any:
+    """Return a frame of 12 bits with pixels [height, width]."""
+    from av import VideoFrame
+
+    frame = VideoFrame(pixels.shape[1], pixels.shape[0], DEEP)
+    # PyAV's own way from an array leaves the padding of lines out of account
+    lines = np.frombuffer(frame.planes[0], "<u2").reshape(len(pixels), -1)
+    lines[:, : pixels.shape[1]] = pixels
+    frame.color_range = FULL_RANGE
+    return frame
+
+
+def _deep_reformat(frame: Any, **changes: Any) -> Any:
+    """Return a frame with samples of 12 bits; those of 12 bits stay as they are, whatever range the stream tells of."""
+    is_grey = frame.format.name.startswith("gray")
+    if is_grey and frame.format.name == changes["format"] and changes.get("width") is None:
+        return frame
+    # as lerobot's PyAV does, which reads no range from the stream
+    source = FULL_RANGE if is_grey else LIMITED_RANGE
+    return FrameReformatter().reformat(frame, **{**changes, "src_color_range": source})
+
+
 def new_context(kind: str) -> Any:
     """Return PyAV's decoder of a kind of stream, not yet open."""
     import av
@@ -101,7 +127,14 @@ def coded_size(height: int, width: int) -> tuple[int, int]:
 class FrameDecoder:
     """One open decoder of one stream, whose frames are shown turned; shape and size are those that are shown."""
 
-    def __init__(self, stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None, turn: int = 0) -> None:
+    def __init__(
+        self,
+        stream: StreamId,
+        shape: tuple[int, ...],
+        size: tuple[int, int] | None,
+        turn: int = 0,
+        is_deep: bool = False,
+    ) -> None:
         try:
             import av
         except ImportError as error:
@@ -122,21 +155,22 @@ class FrameDecoder:
         self._new_packet: Any = av.Packet
         self._frame_of: Any = av.VideoFrame.from_numpy_buffer
         self._error: type[Exception] = av.error.FFmpegError
-        self._reformat = FrameReformatter().reformat
+        self._reformat = _deep_reformat if is_deep else FrameReformatter().reformat
         self._shape, self._turn = (height, width), turn
         self._size = None if size is None else turned_size(size, turn)
         self._coded_size = coded_size(height, width)
         self._is_closed, self._head = stream.is_closed, b""
         self._has_known_sets = self._can_skip = stream.kind in ("h264", "hevc")
         self._is_skipping = False
-        self._format = "rgb24" if shape[2:] == (3,) else "gray"
+        self._format = DEEP if is_deep else "rgb24" if shape[2:] == (3,) else "gray"
         self._channels = (3,) if shape[2:] == (3,) else ()
+        self._dtype: Any = np.dtype("<u2") if is_deep else np.dtype(np.uint8)
 
     def decode(  # noqa: PLR0912
         self,
         packets: Sequence[bytes | memoryview],
         head: bytes,
-        wanted: Mapping[int, Sequence[npt.NDArray[np.uint8]]],
+        wanted: Mapping[int, Sequence[npt.NDArray[Any]]],
         kept: dict[int, Any] | None = None,
     ) -> set[int]:
         """Decode a run's front, write the wanted frames, by number, and return the numbers of all that came.
@@ -193,7 +227,7 @@ class FrameDecoder:
         self.is_decoding = False
         return came
 
-    def write(self, frame: Any, outs: Sequence[npt.NDArray[np.uint8]]) -> None:
+    def write(self, frame: Any, outs: Sequence[npt.NDArray[Any]]) -> None:
         """Convert a frame to the feature's colours and size, into each of some arrays."""
         out, *others = outs
         actual = frame.height, frame.width
@@ -217,22 +251,25 @@ class FrameDecoder:
             pixels = turned(self._pixels(plane, self._size or self._shape), self._turn)
             out.reshape(pixels.shape)[...] = pixels
         elif plane.buffer_size == out.nbytes:
-            out.reshape(-1)[...] = np.frombuffer(plane, np.uint8)
+            out.reshape(-1)[...] = np.frombuffer(plane, self._dtype)
         else:
-            lines = np.frombuffer(plane, np.uint8).reshape(plane.height, -1)
-            out.reshape(len(out), -1)[...] = lines[: len(out), : out.nbytes // len(out)]
+            lines = np.frombuffer(plane, self._dtype).reshape(plane.height, -1)
+            out.reshape(len(out), -1)[...] = lines[: len(out), : out.size // len(out)]
         for other in others:
             other[...] = out
 
     def _cut(self, frame: Any) -> Any:
         """Return a converted frame without what it was padded by."""
-        cut = self._frame_of(np.ascontiguousarray(self._pixels(frame.planes[0], self._shape)), self._format)
+        pixels = self._pixels(frame.planes[0], self._shape)
+        if self._format == DEEP:
+            return deep_frame(pixels)
+        cut = self._frame_of(np.ascontiguousarray(pixels), self._format)
         cut.color_range = FULL_RANGE
         return cut
 
-    def _pixels(self, plane: Any, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    def _pixels(self, plane: Any, size: tuple[int, int]) -> npt.NDArray[Any]:
         """Return the pixels of a converted frame, without what its lines are padded by."""
-        lines = np.frombuffer(plane, np.uint8).reshape(plane.height, -1)
+        lines = np.frombuffer(plane, self._dtype).reshape(plane.height, -1)
         return lines[: size[0], : size[1] * math.prod(self._channels)].reshape(*size, *self._channels)
 
 
@@ -247,10 +284,12 @@ class _OpenDecoders(threading.local):
 _OPEN = _OpenDecoders()
 
 
-def open_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None, turn: int = 0) -> FrameDecoder:
+def open_decoder(
+    stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None, turn: int = 0, is_deep: bool = False
+) -> FrameDecoder:
     """Return this thread's decoder, opened unless it is; at most `MAX_OPEN_DECODERS` stay open in a thread."""
     # resizing has its own conversion of colours: what keeps its size keeps its pixels
-    key = stream, shape, None if size == shape[:2] else size, turn
+    key = stream, shape, None if size == shape[:2] else size, turn, is_deep
     if os.getpid() != _OPEN.pid:  # after a fork: what the parent opened stays the parent's
         _OPEN.pid = os.getpid()
         _OPEN.decoders.clear()

@@ -22,7 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import RowEncoder, choice_option, int_option
-from stepwell.codecs.video_decoding import BT709, FULL_RANGE, LIMITED_RANGE, SMOOTH, FrameReformatter, coded_size
+from stepwell.codecs.video_decoding import (
+    BT709,
+    DEEP,
+    FULL_RANGE,
+    LIMITED_RANGE,
+    SMOOTH,
+    FrameReformatter,
+    coded_size,
+    deep_frame,
+)
 from stepwell.codecs.video_streams import pack_row
 from stepwell.errors import EncodeError, MissingDependencyError, SchemaError
 from stepwell.schema import Feature
@@ -50,6 +59,9 @@ STALL_SECONDS, STALL_SECONDS_A_PIXEL = 30.0, 2e-5
 MAX_STALLS = 3
 TASKS = Path("/proc/self/task")
 DEFAULT_ENCODER = "h264"
+# the only one here that encodes 12 bits of grey
+DEEP_ENCODER = "hevc"
+MAX_SAMPLE = 4095
 DEFAULT_GOP = 2
 MAX_GOP = 10_000
 MAX_SIDE = 8192
@@ -176,29 +188,36 @@ class EncoderSettings:
 
     name: str  # of the encoder, a key of `ENCODERS`; also the kind of its stream
     gop: int  # rows from one sync row to the next
-    crf: int  # constant rate factor: 0 is best, the higher the smaller
+    crf: int | None  # constant rate factor: 0 is best, the higher the smaller; None, of uint16: without loss
     preset: str  # how hard the encoder tries
     pixel_format: str  # in which frames are encoded
     shape: tuple[int, ...]  # of the feature
+    is_deep: bool = False  # uint16, of which 12 bits are used
 
     @classmethod
     def of(cls, feature: Feature) -> EncoderSettings:
         """Return a feature's settings."""
-        name = feature.option("encoder", DEFAULT_ENCODER)
+        is_deep = feature.np_dtype == np.uint16
+        name = feature.option("encoder", DEEP_ENCODER if is_deep else DEFAULT_ENCODER)
+        if is_deep and name != DEEP_ENCODER:
+            raise SchemaError(f"option 'encoder' of uint16 video is {name!r}. Allowed: {DEEP_ENCODER!r}.")
         if name not in ENCODERS:
             raise SchemaError(
                 f"option 'encoder' of codec 'video' is {name!r}. Allowed: {', '.join(map(repr, ENCODERS))}; "
                 f"this PyAV can encode: {', '.join(map(repr, built_in_encoders())) or 'none of them'}."
             )
         kind = ENCODERS[name]
-        formats = kind.pixel_formats if feature.fixed_shape[2:] == (3,) else (kind.grey_format,)
+        grey = DEEP if is_deep else kind.grey_format
+        formats = kind.pixel_formats if feature.fixed_shape[2:] == (3,) else (grey,)
+        is_lossless = is_deep and feature.option("crf", None) is None
         return cls(
             name,
             int_option(feature, "gop", DEFAULT_GOP, least=1, most=MAX_GOP),
-            int_option(feature, "crf", kind.crf, least=0, most=kind.most_crf),
+            None if is_lossless else int_option(feature, "crf", kind.crf, least=0, most=kind.most_crf),
             choice_option(feature, "preset", kind.preset, kind.presets),
             choice_option(feature, "pixel_format", formats[0], formats),
             feature.fixed_shape,
+            is_deep,
         )
 
 
@@ -214,11 +233,13 @@ def built_in_encoders() -> tuple[str, ...]:
 def check_is_video(feature: Feature) -> None:
     """Refuse a feature whose steps cannot be frames of a video."""
     shape, codec = feature.shape, feature.codec
-    is_image = not feature.is_ragged and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3)))
-    if feature.kind not in ("image", "array") or feature.np_dtype != np.uint8 or not is_image:
+    channels = {"uint8": (1, 3), "uint16": (1,)}.get(feature.np_dtype.name)
+    is_image = not feature.is_ragged and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (channels or ())))
+    if feature.kind not in ("image", "array") or channels is None or not is_image:
         raise SchemaError(
             f'codec "{codec}" cannot store {feature.np_dtype.name} {shape}. Allowed: uint8 (height, width) or '
-            '(height, width, 1 | 3). Use "png" or "zstd" for other dtypes and for 4 channels.'
+            "(height, width, 1 | 3), and uint16 (height, width) or (height, width, 1) of at most 4095. Use "
+            '"png" or "zstd" for other dtypes and for 4 channels.'
         )
     if not all(0 < side <= MAX_SIDE for side in feature.fixed_shape[:2]):
         raise SchemaError(f'codec "{codec}" cannot store {shape}. Allowed: sides of 1 to {MAX_SIDE}.')
@@ -263,7 +284,7 @@ class VideoEncoder(RowEncoder):
         context.time_base, context.framerate = Fraction(1, FRAMES_PER_SECOND), FRAMES_PER_SECOND
         context.thread_count, context.gop_size = 1, MAX_GOP  # runs begin where `put` says
         _set_colours(context, is_grey=settings.shape[2:] != (3,))
-        context.options = {"preset": settings.preset, "crf": str(settings.crf), **kind.options}
+        context.options = _options(settings, kind)
         try:
             with ordinary_threads():
                 context.open()
@@ -366,6 +387,8 @@ class VideoEncoder(RowEncoder):
         """Return a frame as the encoder takes it, in memory of its own."""
         import av
 
+        if self._settings.is_deep:
+            return _deep(np.asarray(value).reshape(*self._settings.shape[:2], 1))
         pixels = _padded(np.asarray(value, np.uint8).reshape(*self._settings.shape[:2], -1))
         if pixels.shape[2] == 1:
             grey = av.VideoFrame.from_ndarray(pixels[:, :, 0], "gray")
@@ -409,7 +432,26 @@ def _set_colours(context: Any, *, is_grey: bool) -> None:
     context.color_range = FULL_RANGE if is_grey else LIMITED_RANGE
 
 
-def _padded(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def _options(settings: EncoderSettings, kind: EncoderKind) -> dict[str, str]:
+    """Return the options that ffmpeg's encoder is opened with."""
+    if settings.crf is not None:
+        return {"preset": settings.preset, "crf": str(settings.crf), **kind.options}
+    return {"preset": settings.preset, "x265-params": f"{kind.options['x265-params']}:lossless=1"} | {
+        name: value for name, value in kind.options.items() if name != "x265-params"
+    }
+
+
+def _deep(pixels: npt.NDArray[np.uint16]) -> Any:
+    """Return the frame of uint16 pixels of at most 12 bits."""
+    if pixels.max() > MAX_SAMPLE:
+        raise EncodeError(
+            f"uint16 video holds 12 bits, 0 to {MAX_SAMPLE}, and there is a pixel of {pixels.max()}. Use codec "
+            '"png" or "zstd", or make the values smaller.'
+        )
+    return deep_frame(_padded(pixels)[:, :, 0])
+
+
+def _padded(pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return a frame at the size at which it is encoded, C-contiguous, its edges repeated."""
     height, width = coded_size(*pixels.shape[:2])
     if (height, width) != pixels.shape[:2]:

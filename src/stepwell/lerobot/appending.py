@@ -18,7 +18,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +127,12 @@ def fitted_columns(columns: Sequence[Column], before: Metadata) -> tuple[Column,
                 f"feature {name!r} is {there} in {before.root}, and {here} in what is to be appended. They must have "
                 "the same features: features= leaves some out, rename= gives other names."
             )
-    return tuple(mine[name] for name in theirs)
+    return tuple(_as_there(mine[name], info) for name, info in theirs.items())
+
+
+def _as_there(column: Column, info: FeatureInfo) -> Column:
+    """Return a column; of a depth map with the codes and the unit of a dataset."""
+    return column if column.depth is None or not info.is_depth else replace(column, info=info)
 
 
 def first_files(before: Metadata) -> FirstFiles:

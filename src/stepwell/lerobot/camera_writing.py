@@ -27,6 +27,7 @@ from stepwell.codecs.video_decoding import coded_size
 from stepwell.codecs.video_streams import StreamId, VideoRow, parse_row, stream_of
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode
+from stepwell.lerobot.depth import DepthUnit, depth_of
 from stepwell.lerobot.parquet_writing import MEGABYTE, FileNumbers
 from stepwell.lerobot.schema_mapping import Column, stored_feature
 from stepwell.references.file_codec import FileCodec
@@ -45,6 +46,7 @@ AV1_SEQUENCE_HEADER = b"\x0a"
 DEFAULT_VIDEO = {"encoder": "av1", "gop": 2}
 AV1_VIDEO = {"crf": 30, "preset": "12"}
 FILE_CODECS = ("png", "jpeg")
+MAX_UINT16 = 65535
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,6 +180,8 @@ def _import_av() -> Any:
 def encoding_of(column: Column, options: Mapping[str, Any] | None = None) -> Feature:
     """Return how the images of a camera are encoded, where they are not stored as video."""
     given = {**DEFAULT_VIDEO, **(options or {})}
+    if column.depth is not None:
+        return Video(column.info.shape, "uint16", gop=given["gop"])
     if given["encoder"] == "av1":
         given = {**AV1_VIDEO, **given}
     # grey as colours, too: players take its full range for a limited one
@@ -188,7 +192,7 @@ def encoding_of(column: Column, options: Mapping[str, Any] | None = None) -> Fea
 
 def video_packets(episode: SourceEpisode, column: Column, encoding: Feature) -> EpisodePackets:
     """Return the frames of an episode: the stored packets where an mp4 file can hold them, else new ones."""
-    if stored_feature(column.feature).codec == "video" and _can_stay(column.feature):
+    if stored_feature(column.feature).codec == "video" and _can_stay(column):
         with _named(episode, column):
             found = packets_of(_stored_rows(episode, column))
         if found is not None:
@@ -199,11 +203,45 @@ def video_packets(episode: SourceEpisode, column: Column, encoding: Feature) -> 
 def image_files(episode: SourceEpisode, column: Column) -> list[bytes]:
     """Return the PNG or JPEG files of an episode's images: the stored ones, or PNG files that are made of them."""
     feature = column.feature
+    if column.depth is not None:
+        return _depth_files(episode, column)
     if stored_feature(feature).codec in FILE_CODECS and feature.shape[2:] == (3,):
         with _named(episode, column):
             return [_as_colours(file, feature) for file in _stored_rows(episode, column)]
     codec = make_codec(Image(column.info.shape, codec="png"))
     return [codec.encode(_in_colour(image)) for image in episode.images(column.source, feature)]
+
+
+def _depth_files(episode: SourceEpisode, column: Column) -> list[bytes]:
+    """Return the files of a depth map's images: PNG of whole numbers, TIFF of floats."""
+    source, target = column.depth, depth_of(column.info.raw)
+    assert source is not None
+    assert target is not None
+    is_same = source.quantization is None and source.unit in (None, target.unit)
+    if is_same and stored_feature(column.feature).codec == "png":
+        with _named(episode, column):
+            return _stored_rows(episode, column)
+    images = episode.images(column.source, column.feature)
+    return [_depth_file(image if is_same else source.values(image, target.unit), target.unit) for image in images]
+
+
+def _depth_file(depth: npt.NDArray[Any], unit: DepthUnit | None) -> bytes:
+    """Return a file of depths that Pillow opens with the same values."""
+    depth = depth.reshape(depth.shape[:2])
+    # a recording holds floats until its first frame has told the unit
+    if depth.dtype == np.uint16 or (unit == "mm" and _is_whole(depth)):
+        return make_codec(Image(depth.shape, "uint16", codec="png")).encode(np.array(depth, np.uint16, order="C"))
+    try:
+        from PIL import Image as PillowImage
+    except ImportError as error:
+        raise MissingDependencyError("images of floats are written by Pillow. Type: pip install pillow") from error
+    file = io.BytesIO()
+    PillowImage.fromarray(np.ascontiguousarray(depth, np.float32)).save(file, "TIFF", compression="raw")
+    return file.getvalue()
+
+
+def _is_whole(depth: npt.NDArray[np.floating[Any]]) -> bool:
+    return bool(depth.min() >= 0 and depth.max() <= MAX_UINT16 and (depth == np.rint(depth)).all())
 
 
 def _as_colours(file: bytes, feature: Feature) -> bytes:
@@ -238,7 +276,7 @@ def _encoded(episode: SourceEpisode, column: Column, encoding: Feature) -> Episo
     encoder, rows = VideoCodec(encoding).encoder(), []
     try:
         for image in episode.images(column.source, column.feature):
-            rows += encoder.put(_in_colour(image))
+            rows += encoder.put(_in_colour(image) if column.depth is None else _codes(image, column))
         rows += encoder.end()
     finally:
         encoder.close()
@@ -248,10 +286,30 @@ def _encoded(episode: SourceEpisode, column: Column, encoding: Feature) -> Episo
     return found
 
 
-def _can_stay(feature: Feature) -> bool:
+def _can_stay(column: Column) -> bool:
     """Whether frames are RGB and have the feature's size: odd ones, and very small ones, are encoded with an edge."""
-    height, width, *channels = feature.fixed_shape
-    return channels == [3] and coded_size(height, width) == (height, width)
+    height, width, *channels = column.feature.fixed_shape
+    is_right = channels == [3] if column.depth is None else _has_same_codes(column)
+    return is_right and coded_size(height, width) == (height, width)
+
+
+def _has_same_codes(column: Column) -> bool:
+    """Whether a depth map's rows are the codes that the dataset has."""
+    target = depth_of(column.info.raw)
+    return column.depth is not None and target is not None and column.depth.quantization == target.quantization
+
+
+def _codes(image: npt.NDArray[Any], column: Column) -> npt.NDArray[np.uint16]:
+    """Return the codes of a depth map's row as the dataset has them."""
+    if _has_same_codes(column):
+        return image
+    source, target = column.depth, depth_of(column.info.raw)
+    assert source is not None
+    assert target is not None
+    assert target.quantization is not None
+    if source.quantization is None:
+        return target.quantization.codes(image, source.unit)
+    return target.quantization.codes(source.values(image, "m"), "m")
 
 
 def _in_colour(image: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

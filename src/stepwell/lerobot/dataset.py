@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overloa
 import numpy as np
 
 from stepwell.errors import FormatError, LoaderError, StepError, WindowError
+from stepwell.lerobot.depth import DepthUnit, Quantization, check_unit
 from stepwell.lerobot.image_transforms import Changes, changes_of
 from stepwell.lerobot.info import DATA_FILES_MB, VIDEO_FILES_MB
 from stepwell.lerobot.item_reader import ItemReader
@@ -98,7 +99,8 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         revision: branch, tag or commit on the hub; default: the newest version of the format.
         force_cache_sync: ask the hub, whatever lies below ``$HF_LEROBOT_HOME``.
         download_videos: whether mp4 files are fetched.
-        video_backend, depth_output_unit, batch_encoding_size, rgb_encoder, depth_encoder, encoder_threads,
+        depth_output_unit: "mm" (default) or "m": of the images of depth maps, float32 [1, H, W], and their statistics.
+        video_backend, batch_encoding_size, rgb_encoder, depth_encoder, encoder_threads,
             streaming_encoding, encoder_queue_maxsize: of LeRobot's class; of no meaning here.
         return_uint8: leave cameras uint8 [3, H, W] instead of floats of 0 to 1.
         token: of the hub.
@@ -141,6 +143,8 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
     """
 
     _fuses_images = True
+    # of the images and statistics of depth maps
+    _depth_unit: DepthUnit = "mm"
 
     def __init__(  # noqa: PLR0917
         self,
@@ -182,6 +186,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             "ignore": ignore,
         }
         self._fuses_images = fuse_image_transforms
+        self._depth_unit = check_unit(depth_output_unit)
         self._begin(None, delta_timestamps, image_transforms, tolerance_s, is_uint8=return_uint8)
         self._frame_bytes = parse_bytes("frame_cache", frame_cache, least=0)
         source = repo_id if isinstance(repo_id, Store | View) else _source(repo_id, root, skip_home=force_cache_sync)
@@ -226,7 +231,8 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         meta = DatasetMeta(view.stores[0], repo_id=self.repo_id, root=self.root, revision=self.revision, ignore=ignore)
         steps = delta_steps(self.delta_timestamps, meta.fps, self.tolerance_s)
         self.delta_indices = None if self.delta_timestamps is None else {key: [*each] for key, each in steps.items()}
-        self._format = item_format(meta, steps, "uint8" if self._is_uint8 else "float32")
+        meta.rescale_depth_stats(self._depth_unit)
+        self._format = item_format(meta, steps, "uint8" if self._is_uint8 else "float32", depth_unit=self._depth_unit)
         self._frame_format = self._format.of_frames(_changed_keys(meta))
         self._windows = WindowDataset(view, self._format.fields)
         self.meta = meta
@@ -280,10 +286,12 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
                 are those of the videos; default: as the recorder chooses.
             video_files_size_in_mb: size from which on an mp4 file is not added to; default 200.
             data_files_size_in_mb: likewise of a parquet file; default 100.
+            depth_encoder: LeRobot's settings for depth maps: its ``depth_min``, ``depth_max``, ``shift``, ``use_log``
+                and ``g``, and ``crf`` where its ``extra_options`` do not say "lossless=1".
             vcodec: "libsvtav1", "h264" or "hevc", where there is no ``rgb_encoder``.
-            image_writer_processes, image_writer_threads, video_backend, batch_encoding_size, depth_encoder,
-                metadata_buffer_size, streaming_encoding, encoder_queue_maxsize, encoder_threads,
-                lerobot_arguments: of LeRobot's class; of no meaning here.
+            image_writer_processes, image_writer_threads, video_backend, batch_encoding_size, metadata_buffer_size,
+                streaming_encoding, encoder_queue_maxsize, encoder_threads, lerobot_arguments: of LeRobot's class; of
+                no meaning here.
 
         Raises:
             StoreExistsError: something is at the root, or an earlier recording was not finalized.
@@ -306,6 +314,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             use_videos=use_videos,
             output="v3.0",
             video=_video_options(rgb_encoder, vcodec),
+            depth=_depth_options(depth_encoder),
             data_files_mb=DATA_FILES_MB if data_files_size_in_mb is None else data_files_size_in_mb,
             video_files_mb=VIDEO_FILES_MB if video_files_size_in_mb is None else video_files_size_in_mb,
         )
@@ -555,7 +564,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
 
     @cached_property
     def _row_format(self) -> ItemFormat:
-        return item_format(self._meta, {}, leave_out=self.meta.video_keys)
+        return item_format(self._meta, {}, leave_out=self.meta.video_keys, depth_unit=None)
 
     @cached_property
     def _rows(self) -> WindowDataset:
@@ -606,6 +615,11 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         """The metadata of what is read."""
         self._opened()
         return cast(DatasetMeta, self.meta)
+
+    @property
+    def depth_output_unit(self) -> DepthUnit:
+        """The unit of the images and statistics of depth maps: "mm" or "m"."""
+        return self._depth_unit
 
     @property
     def view(self) -> View:
@@ -685,7 +699,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
                 "loader(transform=...) transforms of stepwell, or do them on the batch."
             )
         steps = {key: tuple(each) for key, each in (self.delta_indices or {}).items()}
-        return item_format(self._meta, steps, images, is_fused=True, changes=changes)
+        return item_format(self._meta, steps, images, is_fused=True, changes=changes, depth_unit=self._depth_unit)
 
     def loader(
         self,
@@ -818,6 +832,16 @@ def _video_options(encoder: Any, vcodec: str) -> dict[str, Any] | None:
         "preset": encoder.preset,
         "pixel_format": encoder.pix_fmt,
     }
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _depth_options(encoder: Any) -> dict[str, Any] | None:
+    """Return the options of a recorder for depth maps that settings of an encoder of LeRobot are."""
+    if encoder is None:
+        return None
+    chosen = {name: getattr(encoder, name) for name in Quantization.__slots__} | {"gop": encoder.g}
+    if "lossless=1" not in str(encoder.extra_options):
+        chosen |= {"crf": encoder.crf, "preset": encoder.preset}
     return {name: value for name, value in chosen.items() if value is not None}
 
 

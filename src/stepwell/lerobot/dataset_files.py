@@ -17,7 +17,7 @@ import numpy.typing as npt
 from stepwell.lerobot.appending import FIRST, FirstFiles
 from stepwell.lerobot.camera_writing import EpisodePackets, VideoFiles
 from stepwell.lerobot.info import DATA_PATHS, DEFAULT_CHUNKS_SIZE, INFO_PATH, VIDEO_PATHS, FeatureInfo
-from stepwell.lerobot.meta_files import import_pyarrow
+from stepwell.lerobot.meta_files import SUBTASK_INDEX, SUBTASKS_PATH, import_pyarrow
 from stepwell.lerobot.parquet_writing import (
     EpisodeRow,
     EpisodeTableWriter,
@@ -137,12 +137,18 @@ class DatasetFiles:
             files.close()
         self._table.close()
 
-    def write_meta(self, info: Mapping[str, Any], tasks: Sequence[str], total: StatisticsSum) -> None:
-        """Write ``meta/info.json``, the tasks, and of v3.0 the statistics of all episodes."""
+    def write_meta(
+        self, info: Mapping[str, Any], tasks: Sequence[str], total: StatisticsSum, subtasks: Sequence[str] | None = None
+    ) -> None:
+        """Write ``meta/info.json``, the tasks, and of v3.0 the subtasks and the statistics of all episodes."""
         meta = self._root / "meta"
         meta.mkdir(parents=True, exist_ok=True)
         if self._is_v3:
-            import_pyarrow().parquet.write_table(tasks_table(tasks), meta / "tasks.parquet", write_page_checksum=True)
+            write_table = import_pyarrow().parquet.write_table
+            write_table(tasks_table(tasks), meta / "tasks.parquet", write_page_checksum=True)
+            if subtasks is not None and SUBTASK_INDEX in self._infos:
+                table = tasks_table(subtasks, SUBTASK_INDEX)
+                write_table(table, self._root / SUBTASKS_PATH, write_page_checksum=True)
             found = total.result()
             stats = {name: as_lerobot(found[name], self._infos[name]) for name in found}
             _write_json(meta / "stats.json", {name: plain_statistics(stats[name], self._infos[name]) for name in found})
@@ -180,18 +186,19 @@ class DatasetFiles:
         """Return the entry of a feature in info.json; of a video with the facts of its stream."""
         entry: dict[str, Any] = {"dtype": info.dtype, "shape": list(info.shape), "names": info.names}
         facts = self._videos[info.name].facts if info.name in self._videos else {}
+        about: dict[str, Any] = dict(info.raw["info"]) if info.is_depth else {}
         if facts:
-            entry["info"] = {
+            about |= {
                 "video.height": facts["height"],
                 "video.width": facts["width"],
                 "video.codec": facts["codec"],
                 "video.pix_fmt": facts["pix_fmt"],
-                "video.is_depth_map": False,
+                **({} if info.is_depth else {"video.is_depth_map": False}),
                 "video.fps": _rate(self._fps),
                 "video.channels": info.shape[2],
                 "has_audio": False,
             }
-        return entry
+        return {**entry, "info": about} if about else entry
 
     def _span(self, name: str, episode: PreparedEpisode) -> VideoSpan:
         chunk, file, start = self._videos[name].add(episode.videos[name])

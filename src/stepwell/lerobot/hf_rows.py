@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepwell.lerobot.info import LANGUAGE
+from stepwell.lerobot.language import LANGUAGE_COLUMNS, hf_type
 from stepwell.lerobot.meta_tables import import_lerobots
 from stepwell.loader.memory import import_torch
 
@@ -26,7 +28,7 @@ def read_rows(metadata: Metadata, features: Mapping[str, Mapping[str, Any]]) -> 
     selected, episodes = metadata.selected, metadata.episodes.index
     files = [str(path) for path in metadata.data_files(selected)]
     types = datasets.Features(
-        {name: _type_of(datasets, each) for name, each in features.items() if each["dtype"] != "video"}
+        {name: _type_of(datasets, name, each) for name, each in features.items() if each["dtype"] != "video"}
     )
     chosen = None if len(selected) == len(episodes) else [("episode_index", "in", episodes[selected].tolist())]
     had_bars = not datasets.are_progress_bars_disabled()
@@ -40,9 +42,11 @@ def read_rows(metadata: Metadata, features: Mapping[str, Mapping[str, Any]]) -> 
     return rows
 
 
-def _type_of(datasets: Any, feature: Mapping[str, Any]) -> Any:
+def _type_of(datasets: Any, name: str, feature: Mapping[str, Any]) -> Any:
     if feature["dtype"] == "image":
         return datasets.Image()
+    if feature["dtype"] == LANGUAGE:
+        return datasets.Features.from_dict({name: hf_type(name)})[name]
     value, shape = datasets.Value(feature["dtype"]), tuple(feature["shape"])
     if shape == (1,):
         return value
@@ -53,16 +57,20 @@ def _type_of(datasets: Any, feature: Mapping[str, Any]) -> Any:
 
 
 def _to_tensors(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    return {name: [_to_tensor(value) for value in values] for name, values in batch.items()}
+    return {
+        name: values if name in LANGUAGE_COLUMNS else [_to_tensor(value) for value in values]
+        for name, values in batch.items()
+    }
 
 
 def _to_tensor(value: Any) -> Any:
-    """Return a value as LeRobot's items have it: images are floats of 0 to 1, channels first."""
+    """Return a value as LeRobot's items have it: images are floats of 0 to 1, channels first; depth as recorded."""
     torch = import_torch()
     if value is None or isinstance(value, str):
         return value
     if hasattr(value, "getbands"):
         pixels = np.array(value)
         planes = pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
-        return torch.from_numpy(planes.astype(np.float32) / np.float32(255))
+        floats = planes.astype(np.float32)
+        return torch.from_numpy(floats / np.float32(255) if pixels.dtype == np.uint8 else floats)
     return torch.tensor(value)

@@ -1,6 +1,7 @@
 """What ``meta/info.json`` says of a LeRobot dataset: version, rate, features, where its files lie.
 
-Source: the LeRobot dataset formats v2.0, v2.1 and v3.0, as huggingface/lerobot 0.3.3 and 0.4.4 read and write them.
+Source: the LeRobot dataset formats v2.0, v2.1 and v3.0, as huggingface/lerobot 0.3.3, 0.4.4 and 0.6.2 read and write
+them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ __all__ = [
     "Problem",
     "Report",
     "Version",
+    "is_depth_map",
     "refuse",
 ]
 
@@ -39,6 +41,8 @@ INFO_PATH = "meta/info.json"
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 NUMBERS = ("bool", *INTEGERS, "float16", "float32", "float64")
 CAMERAS = ("image", "video")
+LANGUAGE = "language"
+TEXTS = ("string", LANGUAGE)
 MAX_RANK = 5
 MIN_FPS = 1e-6
 MAX_FPS = 1e6
@@ -69,7 +73,6 @@ class Problem:
     error: FormatError
     detail: str = ""  # the error in short, beside `about`
     is_harmless: bool = False  # a reader of datasets does without it
-    is_unsupported: bool = False  # stepwell does not read it, the dataset is sound
 
 
 Report = Callable[[Problem], None]
@@ -114,9 +117,19 @@ class FeatureInfo:
         return self.dtype in CAMERAS
 
     @property
+    def is_depth(self) -> bool:
+        """Whether it is a camera whose images are depth maps, see `stepwell.lerobot.depth`."""
+        return self.is_camera and is_depth_map(self.raw)
+
+    @property
     def is_text(self) -> bool:
-        """Whether the rows are strings."""
-        return self.dtype == "string"
+        """Whether the rows are strings, or language, which a store has as JSON."""
+        return self.dtype in TEXTS
+
+    @property
+    def is_language(self) -> bool:
+        """Whether the rows are lists of annotations, see `stepwell.lerobot.language`."""
+        return self.dtype == LANGUAGE
 
     @property
     def is_index(self) -> bool:
@@ -127,7 +140,10 @@ class FeatureInfo:
     def feature(self) -> Feature:
         """The feature of a store that holds the same rows; of a camera the plain images, as PNG."""
         if self.is_text:
-            return Text()
+            return Text(codec="zstd" if self.is_language else "raw")
+        if self.is_depth:
+            # of an image, where its files are not floats
+            return Image((*self._height_width_channels()[:2], 1), "uint16", codec="png")
         if self.is_camera:
             return Image(self._height_width_channels(), codec="png")
         shape = () if self.shape == (1,) else self.shape
@@ -275,7 +291,7 @@ def _features(raw: Any, where: str, ignore: Collection[str], report: Report) -> 
         try:
             features[name] = _feature(name, raw[name], where)
         except FormatError as error:
-            report(Problem(name, error, is_unsupported=_is_unsupported(raw[name])))
+            report(Problem(name, error))
     for name in INDEX_FEATURES:
         if name not in features:
             raise FormatError(f"{where}: features has no {name!r}, which every LeRobot dataset has.")
@@ -294,11 +310,8 @@ def _feature(name: str, raw: Any, where: str) -> FeatureInfo:
     if not isinstance(raw, dict):
         raise FormatError(f"{about} is {raw!r}. Allowed: an object with dtype and shape.")
     dtype, shape = raw.get("dtype"), raw.get("shape")
-    if _is_unsupported(raw):
-        kind = "a depth map" if dtype != "language" else "language"
-        raise FormatError(f"{about} is {kind}, which stepwell does not read. Leave it out with ignore=[{name!r}].")
-    if not isinstance(dtype, str) or dtype not in (*NUMBERS, *CAMERAS, "string"):
-        raise FormatError(f"{about}: dtype is {dtype!r}. Allowed: {', '.join((*NUMBERS, 'string', *CAMERAS))}.")
+    if not isinstance(dtype, str) or dtype not in (*NUMBERS, *CAMERAS, *TEXTS):
+        raise FormatError(f"{about}: dtype is {dtype!r}. Allowed: {', '.join((*NUMBERS, *TEXTS, *CAMERAS))}.")
     info = FeatureInfo(name, dtype, _shape(shape, dtype, about), raw.get("names"), raw)
     try:
         _ = info.feature
@@ -307,11 +320,11 @@ def _feature(name: str, raw: Any, where: str) -> FeatureInfo:
     return info
 
 
-def _is_unsupported(raw: Any) -> bool:
-    """Whether a feature is language or a depth map, which stepwell does not read."""
-    about = (raw.get("info") or raw.get("video_info")) if isinstance(raw, dict) else None
-    is_depth = isinstance(about, dict) and bool(about.get("is_depth_map") or about.get("video.is_depth_map"))
-    return is_depth or (isinstance(raw, dict) and raw.get("dtype") == "language")
+def is_depth_map(entry: Mapping[str, Any]) -> bool:
+    """Return whether a feature's entry in info.json says that it is a depth map, in LeRobot's new or old way."""
+    info, video_info = (about if isinstance(about := entry.get(name), dict) else {} for name in ("info", "video_info"))
+    marks = (info.get("is_depth_map"), info.get("video.is_depth_map"), video_info.get("video.is_depth_map"))
+    return any(map(bool, marks))
 
 
 def _shape(shape: Any, dtype: str, about: str) -> tuple[int, ...]:
@@ -320,8 +333,8 @@ def _shape(shape: Any, dtype: str, about: str) -> tuple[int, ...]:
     if not is_list or not all(isinstance(n, int) and not isinstance(n, bool) and 0 < n < 2**31 for n in shape):
         allowed = "height, width and channels" if dtype in CAMERAS else f"1 to {MAX_RANK} sizes; [1] is a scalar"
         raise FormatError(f"{about}: shape is {shape!r}. Allowed: a list of {allowed}.")
-    if dtype == "string" and shape != [1]:
-        raise FormatError(f"{about}: shape of a string is {shape!r}. Allowed: [1].")
+    if dtype in TEXTS and shape != [1]:
+        raise FormatError(f"{about}: shape of a {dtype} is {shape!r}. Allowed: [1].")
     return tuple(shape)
 
 

@@ -18,6 +18,7 @@ Source: ``LeRobotDataset.__getitem__`` of huggingface/lerobot 0.3.3 and 0.4.4, o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -28,7 +29,9 @@ import numpy.typing as npt
 
 from stepwell.errors import FeatureNotFoundError, FormatError, WindowError
 from stepwell.kernels.draws import Draws
+from stepwell.lerobot.depth import Depth, DepthUnit, depth_of
 from stepwell.lerobot.image_transforms import ChangeImages, Changes
+from stepwell.lerobot.info import LANGUAGE, TEXTS
 from stepwell.lerobot.meta_view import DatasetMeta
 from stepwell.lerobot.tasks import episode_tasks
 from stepwell.loader.memory import import_torch
@@ -42,6 +45,7 @@ from stepwell.windows.fields import schema_of
 
 __all__ = [
     "DATASET_INDEX",
+    "DepthPlanes",
     "EpisodeNumbers",
     "Images",
     "Item",
@@ -113,6 +117,24 @@ class Planes:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class DepthPlanes:
+    """Make depths of the rows of a depth map [n, *window, height, width, 1]: float32 [n, *window, 1, height, width]."""
+
+    depth: Depth
+    # None: that of what was recorded
+    unit: DepthUnit | None
+    has_channels: bool = True
+    # see `Planes`
+    is_squeezed: bool = False
+
+    def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the depths in the unit."""
+        values = values[:, 0] if self.is_squeezed else values
+        *front, height, width = values.shape[:-1] if self.has_channels else values.shape
+        return self.depth.values(values, self.unit).reshape(*front, 1, height, width)
+
+
 @dataclass(frozen=True, eq=False)
 class EpisodeNumbers:
     """Make numbers of a store's episodes of step ids: for columns that a store of another origin lacks."""
@@ -139,13 +161,15 @@ class ItemFormat:
     fields: dict[str, Field]
     # of an item, in order; the text of its task follows
     keys: tuple[str, ...]
-    # keys of strings
+    # keys of strings, and of annotations, which are JSON
     texts: frozenset[str]
     # by task_index, of each dataset
     tasks: tuple[tuple[str, ...], ...]
     subtasks: tuple[str, ...] | None = None
     # by key of a field that is not read as an item has it
     makers: dict[str, Maker] = field(default_factory=dict)
+    # those of `texts` that are annotations
+    languages: tuple[str, ...] = ()
 
     def of_frames(self, keys: Collection[str]) -> ItemFormat:
         """Return the same, with the images of some keys as views of their frames."""
@@ -163,6 +187,8 @@ class ItemFormat:
         batch = {}
         for key in self.keys:
             batch[key] = values[key].tolist() if key in self.texts else values[key]
+        for key in self.languages:
+            batch[key] = list(map(json.loads, batch[key]))
         datasets = values.get(DATASET_INDEX)
         batch["task"] = (
             batch.pop("task") if "task" in self.texts else _texts(values, "task_index", self.tasks, datasets)
@@ -218,6 +244,7 @@ def item_format(
     is_fused: bool = False,
     changes: Changes | None = None,
     leave_out: Collection[str] = (),
+    depth_unit: DepthUnit | None = "mm",
 ) -> ItemFormat:
     """Return how items with windows of these offsets are read.
 
@@ -236,7 +263,7 @@ def item_format(
     for key in steps:
         if key not in features:
             raise FeatureNotFoundError(f"delta_timestamps of {key!r}: no such feature. There are: {', '.join(order)}.")
-        if features[key]["dtype"] == "string":
+        if features[key]["dtype"] in TEXTS:
             raise WindowError(f"delta_timestamps of {key!r}: a window of strings is no tensor. Leave the key out.")
     schema = schema_of(meta.store)
     derived = _derived_fields(meta, schema) if set(features) - set(schema) else {}
@@ -246,7 +273,7 @@ def item_format(
         offsets = steps.get(name)
         transforms: tuple[Transform, ...] = ()
         if name not in derived:
-            make = _maker(features[name], schema[name], offsets, images)
+            make = _maker(features[name], schema[name], offsets, images, depth_unit)
         if is_fused and isinstance(make, Planes):
             own = None if name in meta.depth_keys else changes
             transforms, make = _fused(make, images, own)
@@ -259,9 +286,10 @@ def item_format(
         if make is not None:
             makers[f"{name}{OWN}"] = make
     masks = tuple(f"{key}_is_pad" for key in steps)
-    texts = frozenset(name for name in order if features[name]["dtype"] == "string")
+    texts = frozenset(name for name in order if features[name]["dtype"] in TEXTS)
+    languages = tuple(name for name in order if features[name]["dtype"] == LANGUAGE)
     subtasks = None if meta.subtasks is None else tuple(meta.subtasks.index)
-    return ItemFormat(fields, (*order, *masks), texts, (meta.task_texts,), subtasks, makers)
+    return ItemFormat(fields, (*order, *masks), texts, (meta.task_texts,), subtasks, makers, languages)
 
 
 def _fused(make: Planes, images: Images, changes: Changes | None) -> tuple[tuple[Transform, ...], Planes | None]:
@@ -274,11 +302,21 @@ def _fused(make: Planes, images: Images, changes: Changes | None) -> tuple[tuple
     return (), make
 
 
-def _maker(info: Mapping[str, Any], feature: Feature, offsets: tuple[int, ...] | None, images: Images) -> Maker | None:
+def _maker(
+    info: Mapping[str, Any],
+    feature: Feature,
+    offsets: tuple[int, ...] | None,
+    images: Images,
+    depth_unit: DepthUnit | None,
+) -> Maker | None:
     """Return the function from rows of a feature to LeRobot's values; None where these are the same."""
     if info["dtype"] in ("image", "video"):
         is_squeezed = info["dtype"] == "video" and offsets is not None and len(offsets) == 1
-        return Planes(images, len(feature.fixed_shape) == 3, is_squeezed)
+        has_channels = len(feature.fixed_shape) == 3
+        depth = depth_of(info)
+        if depth is not None and feature.np_dtype != np.uint8:
+            return DepthPlanes(depth, depth_unit, has_channels, is_squeezed)
+        return Planes(images, has_channels, is_squeezed)
     if feature.is_ragged:
         return None
     dtype = LEROBOT_DTYPES.get(feature.np_dtype.kind, feature.dtype)
@@ -378,12 +416,18 @@ def collate_items(batch: Sequence[Mapping[str, Any]], *, collate_fn_map: Any = N
     from torch.utils.data._utils.collate import collate
 
     if not isinstance(batch, ItemRows) or not batch.is_untouched:
-        return {key: collate([item[key] for item in batch], collate_fn_map=collate_fn_map) for key in batch[0]}
-    columns = {
-        key: collate(column, collate_fn_map=collate_fn_map) if isinstance(column, list) else column
-        for key, column in batch.columns.items()
+        columns = {key: [item[key] for item in batch] for key in batch[0]}
+    else:
+        columns = batch.columns
+    collated = {
+        # lists of annotations are of any length
+        key: collate(column, collate_fn_map=collate_fn_map)
+        if isinstance(column, list) and not isinstance(column[0], list | None)
+        else column
+        for key, column in columns.items()
     }
-    return columns if batch.memory is None else batch.memory.batch(columns)
+    memory = batch.memory if isinstance(batch, ItemRows) else None
+    return collated if memory is None else memory.batch(collated)
 
 
 @cache

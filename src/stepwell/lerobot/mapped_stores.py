@@ -22,17 +22,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from string import Formatter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.image_files import read_image_head
-from stepwell.errors import FormatError, LeftOutWarning
+from stepwell.errors import DecodeError, FormatError, LeftOutWarning
 from stepwell.formats.reader import store_schema
 from stepwell.lerobot.info import INFO_PATH
-from stepwell.lerobot.meta_files import open_parquet
-from stepwell.lerobot.parquet_images import png_or_jpeg
+from stepwell.lerobot.language import LANGUAGE_COLUMNS, LanguageRows, language_rows
+from stepwell.lerobot.meta_files import SUBTASK_INDEX, open_parquet, read_subtasks
+from stepwell.lerobot.parquet_images import depth_file_kind, png_or_jpeg
 from stepwell.progress import make_bar
 from stepwell.references.file_codec import REFERENCE_DTYPE, file_template, noting_states
 from stepwell.references.span_files import noted_states
@@ -57,8 +58,9 @@ __all__ = [
 
 EPISODE, FRAME = "episode_index", "frame_index"
 Ints = npt.NDArray[np.int64]
-# dtype and shape of a row, or None of a text
-Kind = tuple[np.dtype[Any], tuple[int, ...]] | None
+# dtype and shape of a row; None of a text, LANGUAGE of annotations
+Kind = tuple[np.dtype[Any], tuple[int, ...]] | Literal["language"] | None
+Column = npt.NDArray[Any] | Blobs | LanguageRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,15 +72,15 @@ class FileRows:
     file: int  # second number
     first_rows: Ints  # int64 [n], the row of the file at which each episode begins
     lengths: Ints  # int64 [n], rows of each
-    # the episodes' rows one after the other: an array [rows, *shape], or `Blobs` of UTF-8 where it is text
-    columns: Mapping[str, npt.NDArray[Any] | Blobs]
+    # the episodes' rows one after the other: an array [rows, *shape], `Blobs` of UTF-8 where it is text, or annotations
+    columns: Mapping[str, Column]
 
     def episode(self, number: int) -> dict[str, npt.NDArray[Any] | list[str]]:
         """Return the columns of one of the episodes: arrays, and lists of texts."""
         start = int(self.lengths[:number].sum())
         part = slice(start, start + int(self.lengths[number]))
         return {
-            name: _strings(column, part) if isinstance(column, Blobs) else column[part]
+            name: column[part] if isinstance(column, np.ndarray) else _strings(column, part)
             for name, column in self.columns.items()
         }
 
@@ -129,8 +131,10 @@ def first_image(metadata: Metadata, name: str) -> bytes:
 
 
 def _kind_of(metadata: Metadata, name: str) -> Kind:
-    feature = metadata.info.features[name].feature
-    return None if feature.kind == "text" else (feature.np_dtype, feature.fixed_shape)
+    info = metadata.info.features[name]
+    if info.is_text:
+        return "language" if info.is_language else None
+    return info.feature.np_dtype, info.feature.fixed_shape
 
 
 def _advice(metadata: Metadata) -> str:
@@ -144,6 +148,7 @@ def _read_file(
     chunk, file = int(records.data_chunk[places[0]]), int(records.data_file[places[0]])
     with _TableFile(metadata.data_path(chunk, file), _advice(metadata)) as table:
         table.check_names(required)
+        table.check_languages(metadata.info.raw["features"])
         first_rows = table.find(records.index[places], lengths, kinds)
         columns = table.read(first_rows, lengths, kinds)
     return FileRows(places, chunk, file, first_rows, lengths, columns)
@@ -169,6 +174,16 @@ class _TableFile:
         missing = [name for name in names if name not in there]
         if missing:
             raise FormatError(f"{self._path} has no column {', '.join(map(repr, missing))}. {self._advice}")
+
+    def check_languages(self, features: Mapping[str, Any]) -> None:
+        """Refuse a file with annotations that info.json does not tell of: they would be left out silently."""
+        there = set(self._reader.schema_arrow.names)
+        unknown = [name for name in LANGUAGE_COLUMNS if name in there and name not in features]
+        if unknown:
+            raise FormatError(
+                f"{self._path} has {', '.join(unknown)}, of which meta/info.json says nothing. Add to its features "
+                "what stepwell.lerobot.language.language_feature_info() returns."
+            )
 
     def find(self, episodes: Ints, lengths: Ints, kinds: Mapping[str, Kind]) -> Ints:
         """Return the row at which each episode begins."""
@@ -197,7 +212,7 @@ class _TableFile:
             first_rows[i] = found[0][0]
         return first_rows
 
-    def read(self, first_rows: Ints, lengths: Ints, kinds: Mapping[str, Kind]) -> dict[str, npt.NDArray[Any] | Blobs]:
+    def read(self, first_rows: Ints, lengths: Ints, kinds: Mapping[str, Kind]) -> dict[str, Column]:
         """Return the wanted columns of the rows of episodes, which were found before."""
         rows = _rows(first_rows, lengths)
         if self._whole is not None:
@@ -205,12 +220,13 @@ class _TableFile:
         else:
             table = self._read_rows(list(dict.fromkeys([*kinds, FRAME])), rows)
         self._check_frames(table, lengths)
-        return {
-            name: text_of(table.column(name), self._about(name))
-            if kind is None
-            else array_of(table.column(name), *kind, self._about(name))
-            for name, kind in kinds.items()
-        }
+        return {name: self._column(table.column(name), name, kind) for name, kind in kinds.items()}
+
+    def _column(self, column: pa.ChunkedArray, name: str, kind: Kind) -> Column:
+        where = self._about(name)
+        if kind is None:
+            return text_of(column, where)
+        return language_rows(column, where) if kind == "language" else array_of(column, *kind, where)
 
     def first_value(self, name: str) -> pa.Array:
         """Return a column's first row."""
@@ -283,7 +299,9 @@ def _cut(table: pa.Table, rows: slice | Ints) -> pa.Table:
     return table.slice(rows.start, rows.stop - rows.start) if isinstance(rows, slice) else table.take(rows)
 
 
-def _strings(blobs: Blobs, part: slice) -> list[str]:
+def _strings(blobs: Blobs | LanguageRows, part: slice) -> list[str]:
+    if isinstance(blobs, LanguageRows):
+        return blobs.strings(part)
     edges = np.cumsum([0, *blobs.sizes]).tolist()[part.start : part.stop + 1]
     return [blobs.data[start:stop].tobytes().decode("utf-8") for start, stop in pairwise(edges)]
 
@@ -371,7 +389,7 @@ NUMBERS = {"chunk_index": "chunk", "file_index": "file", "episode_chunk": "chunk
 
 def write_mapped_store(path: Path, metadata: Metadata, *, tolerance: float, progress: bool | None = None) -> None:
     """Write the store of the selected episodes."""
-    described = {
+    described: dict[str, Any] = {
         "root": str(metadata.root),
         "repo_id": metadata.repo_id,
         "revision": metadata.revision,
@@ -379,6 +397,8 @@ def write_mapped_store(path: Path, metadata: Metadata, *, tolerance: float, prog
         "tasks": list(metadata.tasks),
         "tolerance": tolerance,
     }
+    if SUBTASK_INDEX in metadata.info.features and (subtasks := read_subtasks(metadata.root)) is not None:
+        described["subtasks"] = subtasks
     schema = _noting_states(mapped_schema(metadata, tolerance), metadata)
     with make_bar(len(metadata.selected), "episodes", f"map {metadata.root.name}", wanted=progress) as bar:
         blocks = _blocks(metadata, bar)
@@ -405,11 +425,11 @@ def mapped_schema(metadata: Metadata, tolerance: float) -> Schema:
         feature = info.feature
         if info.is_video:
             files = _template(metadata, metadata.info.video_path or "", name)
-            feature = Image(feature.fixed_shape, codec="video-file", files=files, tolerance=tolerance)
+            feature = Image(feature.fixed_shape, feature.dtype, codec="video-file", files=files, tolerance=tolerance)
         elif info.is_image:
             files = _template(metadata, metadata.info.data_path, name)
-            shape, found = _first_image_kind(metadata, name, feature.fixed_shape)
-            feature = Image(shape, codec="parquet-image", files=files, column=name, format=found)
+            shape, dtype, found = _first_image_kind(metadata, name, feature)
+            feature = Image(shape, dtype, codec="parquet-image", files=files, column=name, format=found)
         features[name] = feature
     return store_schema(features, str(metadata.root / INFO_PATH))
 
@@ -446,23 +466,30 @@ def _escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def _first_image_kind(metadata: Metadata, name: str, shape: Sequence[int]) -> tuple[Sequence[int], str]:
-    """Return the shape of a camera's images and their format, as its first image has them.
+def _first_image_kind(metadata: Metadata, name: str, feature: Feature) -> tuple[Sequence[int], str, str]:
+    """Return shape, dtype and format of a camera's images, as its first image has them.
 
-    The format of one that is neither PNG nor JPEG is "png".
+    The format of one that is neither PNG nor JPEG is "png", of floats "zstd".
     """
-    file = first_image(metadata, name)
-    head = read_image_head(file)
-    if head is not None and (head.height, head.width) != tuple(shape[:2]):
+    file, shape = first_image(metadata, name), feature.fixed_shape
+    head, dtype, found = read_image_head(file), feature.dtype, png_or_jpeg(file)
+    size = None if head is None else (head.height, head.width)
+    if found is None and file and metadata.info.features[name].is_depth:
+        try:
+            height, width, dtype = depth_file_kind(file)
+            size = height, width
+        except DecodeError as error:
+            raise FormatError(f"{metadata.root}: the first image of {name!r}: {error}") from error
+    if size is not None and size != tuple(shape[:2]):
         # as lerobot, which never compares them
         warnings.warn(
             f"{metadata.root / INFO_PATH}: images of {name!r} are {shape[0]}x{shape[1]} there, and "
-            f"{head.height}x{head.width} in the tables. These are read.",
+            f"{size[0]}x{size[1]} in the tables. These are read.",
             LeftOutWarning,
             stacklevel=2,
         )
-        shape = (head.height, head.width, *shape[2:])
-    return shape, png_or_jpeg(file) or "png"
+        shape = (*size, *shape[2:])
+    return shape, dtype, found or ("zstd" if dtype == "float32" else "png")
 
 
 def _blocks(metadata: Metadata, bar: Any) -> Iterator[EpisodeBlock]:
@@ -472,10 +499,13 @@ def _blocks(metadata: Metadata, bar: Any) -> Iterator[EpisodeBlock]:
     for rows in read_files(metadata, metadata.selected, numeric, present=metadata.info.image_keys):
         columns: dict[str, npt.NDArray[Any] | Blobs] = {}
         for name, info in features.items():
+            found = rows.columns.get(name)
             if info.is_video:
                 columns[name] = _video_references(metadata, name, rows)
+            elif info.is_image or found is None:
+                columns[name] = _image_references(rows)
             else:
-                columns[name] = _image_references(rows) if info.is_image else rows.columns[name]
+                columns[name] = found.blobs(info.feature) if isinstance(found, LanguageRows) else found
         yield EpisodeBlock(rows.lengths, columns, _episode_metadata(metadata, rows.places))
         bar.update(len(rows.places))
 

@@ -32,6 +32,8 @@ from stepwell.lerobot.info import INFO_PATH, DatasetInfo, Problem, Report, refus
 __all__ = [
     "EPISODES_FOLDER",
     "EPISODES_LINES",
+    "SUBTASKS_PATH",
+    "SUBTASK_INDEX",
     "TASKS_LINES",
     "TASKS_TABLE",
     "WHAT_TO_DO",
@@ -48,6 +50,7 @@ __all__ = [
     "read_json",
     "read_json_lines",
     "read_lines",
+    "read_subtasks",
     "read_table",
     "read_task_rows",
     "read_tasks",
@@ -59,6 +62,8 @@ WHAT_TO_DO = 'Download or write the dataset again; "stepwell verify" says what e
 # no dataset has as many rows; sums of such numbers still fit into int64
 HUGE = 2**40
 EPISODES_FOLDER = "meta/episodes"
+# of lerobot 0.4 and 0.5
+SUBTASKS_PATH, SUBTASK_INDEX = "meta/subtasks.parquet", "subtask_index"
 EPISODES_LINES = "meta/episodes.jsonl"
 TASKS_TABLE = "meta/tasks.parquet"
 TASKS_LINES = "meta/tasks.jsonl"
@@ -576,3 +581,16 @@ def _pandas_index(schema: Any) -> list[str]:
     except (ValueError, KeyError, TypeError):
         return []
     return [name for name in indexes if isinstance(name, str)] if isinstance(indexes, list) else []
+
+
+def read_subtasks(root: Path) -> list[str] | None:
+    """Return the texts of ``meta/subtasks.parquet``, a pandas frame whose index they are; None without it."""
+    path = root / SUBTASKS_PATH
+    if not path.exists():
+        return None
+    with open_parquet(path) as file:
+        others = [name for name in file.schema_arrow.names if name != SUBTASK_INDEX]
+        if not others:
+            raise FormatError(f"{path} has no column of texts. Write the dataset again.")
+        texts: list[str] = read_columns(file, path, others[-1:]).column(0).to_pylist()
+    return texts

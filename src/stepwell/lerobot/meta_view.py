@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -20,9 +21,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError, WindowError
-from stepwell.lerobot.info import INDEX_FEATURES, INDEX_INFOS, INFO_PATH
+from stepwell.lerobot.depth import DepthUnit, check_unit, depth_entry, scaled_statistics
+from stepwell.lerobot.info import INDEX_FEATURES, INDEX_INFOS, INFO_PATH, LANGUAGE, is_depth_map
+from stepwell.lerobot.language import LANGUAGE_COLUMNS
+from stepwell.lerobot.meta_files import SUBTASK_INDEX, read_subtasks
 from stepwell.lerobot.meta_tables import EpisodeRows, InfoDict, TaskRows, import_lerobots
-from stepwell.lerobot.tasks import episode_tasks, tasks_of
+from stepwell.lerobot.tasks import episode_tasks, subtasks_of, tasks_of
 from stepwell.schema import Feature
 from stepwell.store.layout import replace_file
 
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DatasetMeta", "LeRobotDatasetMetadata", "dataset_info", "lerobot_home", "local_source", "plain_info"]
 
-SUBTASKS = "meta/subtasks.parquet"
+LOGGER = logging.getLogger("stepwell.lerobot")
 CHUNK_SETTINGS = ("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb")
 
 
@@ -78,6 +82,8 @@ class LeRobotDatasetMetadata:
     revision: str | None
     info: InfoDict
     _tasks: Sequence[str]
+    # of depth maps' statistics; None: as they are stored
+    _stats_unit: DepthUnit | None = None
 
     def __init__(
         self,
@@ -167,7 +173,7 @@ class LeRobotDatasetMetadata:
     @cached_property
     def stats(self) -> dict[str, dict[str, Any]] | None:
         """The stored statistics; None where a dataset has none."""
-        return None if self._metadata is None else self._metadata.stats
+        return None if self._metadata is None else self._in_unit(self._metadata.stats)
 
     @cached_property
     def _metadata(self) -> Metadata | None:
@@ -290,13 +296,42 @@ class LeRobotDatasetMetadata:
 
     @property
     def depth_keys(self) -> list[str]:
-        """Names of depth maps: none, stepwell does not read them."""
-        return []
+        """Names of the cameras whose images are depth maps."""
+        return [name for name, each in self.features.items() if is_depth_map(each)]
+
+    def rescale_depth_stats(self, output_unit: str) -> None:
+        """Give `stats` of depth maps in a unit, "mm" or "m", instead of that in which they were recorded.
+
+        Raises:
+            SchemaError: another unit (a ValueError).
+        """
+        unit = check_unit(output_unit)
+        unknown = [name for name in self.depth_keys if not (self.features[name].get("info") or {}).get("depth_unit")]
+        if unknown:
+            LOGGER.warning(
+                "%s: nothing says whether %s are mm or m: images and statistics stay as they are. Set depth_unit of "
+                "the features' info in meta/info.json.",
+                self.repo_id,
+                ", ".join(unknown),
+            )
+        self._stats_unit = unit
+        self.__dict__.pop("stats", None)
+
+    def _in_unit(self, stats: dict[str, dict[str, Any]] | None) -> dict[str, dict[str, Any]] | None:
+        """Return statistics with those of depth maps in the unit that is wanted."""
+        if stats is None or self._stats_unit is None:
+            return stats
+        scaled = {
+            name: scaled_statistics(stats[name], self.features[name], self._stats_unit)
+            for name in self.depth_keys
+            if name in stats
+        }
+        return {**stats, **scaled}
 
     @property
     def has_language_columns(self) -> bool:
-        """Whether there are columns of language: False, stepwell does not read them."""
-        return False
+        """Whether there are columns of language, see `stepwell.lerobot.language`."""
+        return any(each["dtype"] == LANGUAGE for each in self.features.values())
 
     @cached_property
     def tasks(self) -> TaskRows | None:
@@ -306,8 +341,15 @@ class LeRobotDatasetMetadata:
     @cached_property
     def subtasks(self) -> TaskRows | None:
         """The subtasks by subtask_index, of datasets that have them."""
-        path = None if self.root is None else self.root / SUBTASKS
-        return TaskRows(_subtasks(path)) if path and "subtask_index" in self.features and path.exists() else None
+        if SUBTASK_INDEX not in self.features:
+            return None
+        texts = self._stored_subtasks or (None if self.root is None else read_subtasks(self.root))
+        return None if texts is None else TaskRows(texts)
+
+    @property
+    def _stored_subtasks(self) -> list[str] | None:
+        """The texts that a store has in its metadata; None of a dataset that is only files."""
+        return None
 
     @property
     def features(self) -> dict[str, dict[str, Any]]:
@@ -404,6 +446,10 @@ class DatasetMeta(LeRobotDatasetMetadata):
         self.store = store
         self._tasks = tasks_of(store) or [""]
 
+    @property
+    def _stored_subtasks(self) -> list[str] | None:
+        return subtasks_of(self.store)
+
     @cached_property
     def episodes(self) -> EpisodeRows:
         """All episodes of the dataset, whichever were selected: ``dataset_from_index``, ``length``, ``tasks`` ..."""
@@ -418,10 +464,10 @@ class DatasetMeta(LeRobotDatasetMetadata):
     def stats(self) -> dict[str, dict[str, Any]] | None:
         """The stored statistics; None where a dataset has none. Those of a store are computed, which takes a while."""
         if self._metadata is not None:
-            return self._metadata.stats
+            return self._in_unit(self._metadata.stats)
         from stepwell.lerobot.statistics import statistics_of
 
-        return statistics_of(self.store)
+        return self._in_unit(statistics_of(self.store))
 
     @cached_property
     def _metadata(self) -> Metadata | None:
@@ -494,7 +540,7 @@ def dataset_info(store: Store, ignore: Collection[str] = ()) -> InfoDict:
     # index features that a store does not hold are computed
     there = {*schema, *INDEX_FEATURES}
     known = {} if raw is None else {name: each for name, each in raw["features"].items() if name in there}
-    own = {name: _described(each) for name, each in schema.items() if not each.is_ragged or each.kind == "text"}
+    own = {name: _described(name, each) for name, each in schema.items() if not each.is_ragged or each.kind == "text"}
     added = {name: each for name, each in own.items() if name not in known and name not in INDEX_FEATURES}
     index = {name: own.get(name, INDEX_INFOS[name].raw) for name in INDEX_FEATURES if name not in known}
     features = {**known, **added, **index} if known else {**added, **index}
@@ -507,28 +553,18 @@ def dataset_info(store: Store, ignore: Collection[str] = ()) -> InfoDict:
     return info
 
 
-def _described(feature: Feature) -> dict[str, Any]:
+def _described(name: str, feature: Feature) -> dict[str, Any]:
     """Return what LeRobot says of a feature."""
     if feature.kind == "text":
-        return {"dtype": "string", "shape": [1], "names": None}
+        return {"dtype": LANGUAGE if name in LANGUAGE_COLUMNS else "string", "shape": [1], "names": None}
+    if (depth := depth_entry(feature)) is not None:
+        return depth
     shape = list(feature.fixed_shape) or [1]
     names = None if feature.names is None else list(feature.names)
     if feature.kind == "image":
         dtype = "video" if feature.codec == "video" else "image"
         return {"dtype": dtype, "shape": shape, "names": ["height", "width", "channels"][: len(shape)]}
     return {"dtype": feature.np_dtype.name, "shape": shape, "names": names}
-
-
-def _subtasks(path: Path) -> list[str]:
-    """Return the texts of a table that pandas wrote with the texts as its index."""
-    from stepwell.lerobot.meta_files import open_parquet, read_columns
-
-    with open_parquet(path) as file:
-        others = [name for name in file.schema_arrow.names if name != "subtask_index"]
-        if not others:
-            raise FormatError(f"{path} has no column of texts. Write the dataset again.")
-        texts: list[str] = read_columns(file, path, others[-1:]).column(0).to_pylist()
-    return texts
 
 
 def _store_columns(store: Store) -> dict[str, Sequence[Any]]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from stepwell.errors import WindowError
 from stepwell.lerobot.dataset import LeRobotDataset, LoaderOptions, Source, TorchDataset, item_loader
-from stepwell.lerobot.items import DATASET_INDEX, ItemFormat, ItemRows
+from stepwell.lerobot.items import DATASET_INDEX, DepthPlanes, ItemFormat, ItemRows
 from stepwell.loader import Loader
 from stepwell.loader.memory import import_torch
 from stepwell.order import mixed
@@ -279,6 +279,12 @@ class MultiLeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torc
                     f"{dataset.repo_id} stores no {', '.join(missing)}, and ids of steps mean others in another store. "
                     "Use a DataLoader, or stores that were converted from LeRobot datasets."
                 )
+            others = [k for k in fields if _is_depth(made.makers.get(k)) and made.makers[k] != first.makers.get(k)]
+            if others:
+                raise WindowError(
+                    f"depth maps {', '.join(others)} of {dataset.repo_id} have other codes or another unit than those "
+                    f"of {self.datasets[0].repo_id}. Use a DataLoader, or write one dataset anew."
+                )
         left_out = self.disabled_features | {f"{key}_is_pad" for key in self.disabled_features}
         return replace(
             first,
@@ -288,6 +294,7 @@ class MultiLeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torc
             tasks=tuple(made.tasks[0] for made in formats),
             subtasks=None,
             makers={key: make for key, make in first.makers.items() if key in fields},
+            languages=tuple(key for key in first.languages if key not in self.disabled_features),
         )
 
 
@@ -300,6 +307,10 @@ def _check_names(argument: str, named: Mapping[str, Any] | None, repo_ids: Seque
             f"{argument} of {', '.join(map(repr, unknown))}, and there is no such dataset to be opened. There are: "
             f"{', '.join(known) or 'only datasets that were made already'}."
         )
+
+
+def _is_depth(make: Any) -> bool:
+    return isinstance(make, DepthPlanes)
 
 
 def _are_summed(features: Sequence[Feature]) -> bool:

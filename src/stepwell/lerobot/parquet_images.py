@@ -16,7 +16,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -40,6 +40,7 @@ __all__ = [
     "RowGroups",
     "Stamp",
     "TableFile",
+    "depth_file_kind",
     "png_or_jpeg",
     "stamp_of",
 ]
@@ -209,6 +210,12 @@ def png_or_jpeg(head: bytes) -> str | None:
     return None
 
 
+def depth_file_kind(file: bytes) -> tuple[int, int, str]:
+    """Return height, width and dtype, "uint16" or "float32", of a depth map's file that is no PNG: a TIFF file."""
+    with _opened(np.frombuffer(file, np.uint8)) as image:
+        return image.height, image.width, "float32" if image.mode == "F" else "uint16"
+
+
 @register_codec
 class ParquetImageCodec(NumberedFileCodec):
     """References into parquet files: chunk, file, and the row there, of a column of image files."""
@@ -221,9 +228,12 @@ class ParquetImageCodec(NumberedFileCodec):
         self._column = feature.option("column", None)
         if not isinstance(self._column, str) or not self._column:
             raise SchemaError(f"option 'column' of codec {feature.codec!r} is {self._column!r}. Allowed: a name.")
-        self._format = choice_option(feature, "format", "png", ("png", "jpeg"))
+        self._format = choice_option(feature, "format", "png", ("png", "jpeg", "zstd"))
         self._codecs: dict[str, Codec] = {self._format: make_codec(self.embedded())}
         self._stamps: dict[tuple[int, int], Stamp] = {}
+        # what every row asks for
+        self._signature = SIGNATURES.get(self._format)
+        self._shape, self._is_float = feature.fixed_shape, feature.np_dtype.kind == "f"
 
     def embedded(self) -> Feature:
         """Return the feature that holds the image files; see `FileCodec.embedded`."""
@@ -245,14 +255,15 @@ class ParquetImageCodec(NumberedFileCodec):
         codec = self._codec_of(file)
         try:
             if codec is None:
-                out[...] = _decode_other(file, self.feature)
+                # whole numbers of 32 bits are those of 16
+                np.copyto(out, self._decode_other(file), casting="same_kind")
                 return
             codec.decode_into(file, out)
         except DecodeError as error:
             if codec is not None:
                 # Pillow reads some files that the codec refuses
                 with suppress(DecodeError, MissingDependencyError):
-                    out[...] = _decode_other(file, self.feature)
+                    out[...] = self._decode_other(file)
                     return
             raise DecodeError(f"{self._where(blob)}: {error}") from error
 
@@ -308,12 +319,30 @@ class ParquetImageCodec(NumberedFileCodec):
     def _codec_of(self, file: npt.NDArray[np.uint8]) -> Codec | None:
         """Return the codec of a file, by its first bytes; None for other formats than PNG and JPEG."""
         head = file[:8].tobytes()
-        if head.startswith(SIGNATURES[self._format]):
+        if self._signature is not None and head.startswith(self._signature):
             return self._codecs[self._format]
+        if self._is_float:
+            # neither PNG nor JPEG holds floats
+            return None
         found = png_or_jpeg(head)
         if found is not None and found not in self._codecs:
             self._codecs[found] = make_codec(self._stored_as(found))
         return None if found is None else self._codecs[found]
+
+    def _decode_other(self, file: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        """Return the pixels of an image as Pillow reads it."""
+        with _opened(file) as image:
+            if (image.height, image.width) != self._shape[:2]:
+                # before memory is taken for it
+                raise DecodeError(f"an image of {image.height}x{image.width}, where the feature has {self._shape}.")
+            pixels = np.asarray(image)
+        if pixels.dtype.kind == "f" and not self._is_float:
+            raise DecodeError(
+                f"an image of floats, where the feature is {self.feature.np_dtype.name}, as the first one."
+            )
+        if pixels.size != np.prod(self._shape) or pixels.shape[:2] != self._shape[:2]:
+            raise DecodeError(f"an image of shape {pixels.shape}, where the feature has {self._shape}.")
+        return pixels.reshape(self._shape)
 
     def _stored_as(self, codec: str) -> Feature:
         return replace(self.feature, codec=codec, options=())
@@ -342,8 +371,9 @@ class _Images:
         return map(self._codec.as_embedded, self._blobs)
 
 
-def _decode_other(file: npt.NDArray[np.uint8], feature: Feature) -> npt.NDArray[Any]:
-    """Return the pixels of an image as Pillow reads it."""
+@contextmanager
+def _opened(file: npt.NDArray[np.uint8]) -> Iterator[Any]:
+    """Give an image file as Pillow opens it."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
@@ -353,14 +383,6 @@ def _decode_other(file: npt.NDArray[np.uint8], feature: Feature) -> npt.NDArray[
     try:
         # others are read by programs, or are lists of files
         with Image.open(io.BytesIO(file.tobytes()), formats=PILLOW_FORMATS) as image:
-            if (image.height, image.width) != feature.fixed_shape[:2]:
-                # before memory is taken for it
-                raise DecodeError(
-                    f"an image of {image.height}x{image.width}, where the feature has {feature.fixed_shape}."
-                )
-            pixels = np.asarray(image)
+            yield image
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
         raise DecodeError(f"an image of {file.size} bytes: {error}.") from error
-    if pixels.size != np.prod(feature.fixed_shape) or pixels.shape[:2] != feature.fixed_shape[:2]:
-        raise DecodeError(f"an image of shape {pixels.shape}, where the feature has {feature.fixed_shape}.")
-    return pixels.reshape(feature.fixed_shape)

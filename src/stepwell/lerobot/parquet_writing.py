@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.lerobot.info import FeatureInfo
+from stepwell.lerobot.language import arrow_rows, arrow_type, hf_type
 from stepwell.lerobot.meta_files import import_pyarrow
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ def data_table(schema: pa.Schema, infos: Sequence[FeatureInfo], columns: Mapping
             images = pa.array(values, pa.binary())
             paths = pa.nulls(len(values), pa.string())
             arrays.append(pa.StructArray.from_arrays([images, paths], names=["bytes", "path"]))
+        elif info.is_language:
+            arrays.append(arrow_rows(info.name, values))
         elif info.is_text:
             arrays.append(pa.array(values, pa.string()))
         else:
@@ -154,6 +157,8 @@ def _columns(infos: Sequence[FeatureInfo]) -> list[FeatureInfo]:
 def _hf_feature(info: FeatureInfo) -> dict[str, Any]:
     if info.is_image:
         return {"_type": "Image"}
+    if info.is_language:
+        return hf_type(info.name)
     value = {"dtype": info.dtype, "_type": "Value"}
     if info.shape == (1,):
         return value
@@ -165,6 +170,8 @@ def _hf_feature(info: FeatureInfo) -> dict[str, Any]:
 def _arrow_type(pa: Any, info: FeatureInfo) -> Any:
     if info.is_image:
         return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    if info.is_language:
+        return arrow_type(info.name)
     if info.is_text:
         return pa.string()
     found = pa.from_numpy_dtype(np.dtype(info.dtype))
@@ -294,19 +301,19 @@ def plain_statistics(
     return plain
 
 
-def tasks_table(texts: Iterable[str]) -> pa.Table:
+def tasks_table(texts: Iterable[str], name: str = "task_index") -> pa.Table:
     """Return ``meta/tasks.parquet``: sorted by number, the text being the index of a pandas frame."""
     pa = import_pyarrow()
     found = list(texts)
     columns = {
-        "task_index": pa.array(np.arange(len(found), dtype=np.int64)),
+        name: pa.array(np.arange(len(found), dtype=np.int64)),
         TASK_COLUMN: pa.array(found, pa.string()),
     }
     pandas = {
         "index_columns": [TASK_COLUMN],
         "column_indexes": [],
         "columns": [
-            _pandas_column("task_index", "task_index", "int64", "int64"),
+            _pandas_column(name, name, "int64", "int64"),
             _pandas_column(None, TASK_COLUMN, "unicode", "object"),
         ],
     }

@@ -30,6 +30,7 @@ from stepwell.formats.source_files import digest_of, walked
 from stepwell.lerobot.hub import locate_meta, needed_files
 from stepwell.lerobot.info import INFO_PATH, FeatureInfo
 from stepwell.lerobot.mapped_stores import FileRows, mapped_schema, read_files
+from stepwell.lerobot.meta_files import SUBTASK_INDEX, read_subtasks
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_codec import FileCodec, make_references
 from stepwell.schema import Feature, Schema
@@ -157,14 +158,15 @@ class LeRobotReader(Reader):
         self._cameras: dict[str, FileCodec] = {}
         info = self._dataset.info
         self.fps = info.fps
-        self.metadata = {
-            "lerobot": {
-                "info": info.raw,
-                "tasks": list(self._dataset.tasks),
-                "repo_id": self._dataset.repo_id,
-                "revision": self._dataset.revision,
-            }
+        described: dict[str, Any] = {
+            "info": info.raw,
+            "tasks": list(self._dataset.tasks),
+            "repo_id": self._dataset.repo_id,
+            "revision": self._dataset.revision,
         }
+        if SUBTASK_INDEX in info.features and (subtasks := read_subtasks(self._dataset.root)) is not None:
+            described["subtasks"] = subtasks
+        self.metadata = {"lerobot": described}
 
     @classmethod
     def accepts(cls, source: str) -> bool:

@@ -6,8 +6,9 @@
                                      ^                                             v
                                      └── room <── Writer.append_batch <── frames in order, as many as are ready
 
-Source: ``add_frame`` of lerobot 0.4.4 takes arrays of exactly a feature's dtype and shape, tensors, images
-channels first or last, uint8 or floats of 0 to 1, and PIL's. Here grey images of a camera with colours, too.
+Source: ``add_frame`` of lerobot 0.4.4 and 0.6.2 takes arrays of exactly a feature's dtype and shape, tensors, images
+channels first or last, uint8 or floats of 0 to 1, and PIL's; depth maps of uint16 or float32. Here grey images of a
+camera with colours, too.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
@@ -39,7 +40,11 @@ from stepwell.errors import (
     WriterClosedError,
 )
 from stepwell.files.addresses import local_path
-from stepwell.lerobot.info import DATA_FILES_MB, INDEX_FEATURES, VIDEO_FILES_MB, DatasetInfo
+from stepwell.formats.source_episodes import schema_of
+from stepwell.lerobot.appending import is_per_element, summaries_before
+from stepwell.lerobot.depth import Depth, depth_of, split_options, unit_of
+from stepwell.lerobot.info import DATA_FILES_MB, INDEX_FEATURES, VIDEO_FILES_MB, DatasetInfo, FeatureInfo
+from stepwell.lerobot.language import NO_LANGUAGE
 from stepwell.lerobot.staging import (
     Staging,
     check_kept,
@@ -57,9 +62,12 @@ from stepwell.store.encoding import QUEUE_BYTES
 from stepwell.store.layout import STORE_JSON
 from stepwell.store.records import Sync
 from stepwell.store.values import acceptor
+from stepwell.windows import View
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from stepwell.lerobot.statistics import Statistics
 
 __all__ = ["FrameQueue", "FrameReader", "LeRobotRecorder"]
 
@@ -111,7 +119,12 @@ class LeRobotRecorder:
         self._store = store
         self._staging = staging
         self._info = recorded_info(store)
-        self._reader = FrameReader(store.schema)
+        self._reader = FrameReader(store.schema, self._info.features)
+        self._unknown_units = [
+            name
+            for name, each in self._info.features.items()
+            if each.is_depth and (each.raw.get("info") or {}).get("depth_unit") is None
+        ]
         self._indices = [name for name in store.schema if name in INDEX_FEATURES and name != "task_index"]
         self._tasks = {text: index for index, text in enumerate(tasks_of(store))}
         self._writer = store.writer(queue_bytes=queue_bytes)
@@ -136,6 +149,7 @@ class LeRobotRecorder:
         output: Output = "store",
         video: Mapping[str, Any] | None = None,
         image: Mapping[str, Any] | None = None,
+        depth: Mapping[str, Any] | None = None,
         sync: Sync = "episode",
         queue_bytes: int | str = QUEUE_BYTES,
         data_files_mb: float = DATA_FILES_MB,
@@ -157,6 +171,9 @@ class LeRobotRecorder:
                 "av1"}`` or ``{"gop": 10}``.
             image: options of `Image` for cameras of dtype "image", default ``{"codec": "png"}``; e.g. ``{"codec":
                 "jpeg", "quality": 90}``, which takes far less of a control loop's time.
+            depth: of depth maps of dtype "video": ``depth_min``, ``depth_max``, ``shift`` and ``use_log``, see
+                `stepwell.lerobot.depth.Quantization`, and ``gop``, ``crf`` and ``preset`` of `Video`; default
+                LeRobot's: 0.01 to 10 m, spaced by the logarithm, without loss.
             sync: when to wait for the disk: "none", "episode" (default) or "step".
             queue_bytes: of images that may wait to be encoded; when there are so many, `add_frame` waits.
             data_files_mb: of the dataset: size from which on a parquet file is not added to.
@@ -169,8 +186,16 @@ class LeRobotRecorder:
         """
         _check_choice("output", output, Output)
         settings = {"data_files_size_in_mb": data_files_mb, "video_files_size_in_mb": video_files_mb}
-        info = make_info(features, fps, robot_type, use_videos=use_videos, settings=settings)
-        make = partial(create_recorded, info=info, video=video or {}, image=image or PNG, sync=sync, repo_id=repo_id)
+        info = make_info(features, fps, robot_type, use_videos=use_videos, settings=settings, depth=depth)
+        make = partial(
+            create_recorded,
+            info=info,
+            video=video or {},
+            image=image or PNG,
+            depth=split_options(depth)[1],
+            sync=sync,
+            repo_id=repo_id,
+        )
         _check_writable(Path(local_path(root)).absolute())
         queue = parse_bytes("queue_bytes", queue_bytes, least=0)
         if output == "store":
@@ -249,7 +274,9 @@ class LeRobotRecorder:
         Args:
             frame: name to value of every feature, and "task", a text. Numbers: an array or tensor of the feature's
                 dtype and shape, or Python numbers. Cameras: uint8 [H, W, C], the quickest; also [C, H, W], floats of 0
-                to 1, or an image of PIL. The index features are computed, and must not be given.
+                to 1, or an image of PIL; depth maps: [H, W, 1], [1, H, W] or [H, W], integers for millimetres or
+                floats for metres. The index features are computed, and must not be given; columns of language are
+                left out, or dropped: annotations come after a recording.
 
         Raises:
             StepError: a feature is missing, unknown, or of another dtype, shape or range; nothing was stored.
@@ -259,6 +286,8 @@ class LeRobotRecorder:
         """
         step, task = self._reader.read(frame)
         self._check_open()
+        if self._unknown_units:
+            self._note_units(frame)
         step["task_index"] = self._task_index(task)
         for name in self._indices:
             step[name] = self._index_value(name)
@@ -319,10 +348,10 @@ class LeRobotRecorder:
                 self._export(self._staging)
 
     def change_info(self, changes: Mapping[str, Any]) -> None:
-        """Change sizes of files in the info.json that the dataset will have; survives a kill."""
+        """Change the info.json that the dataset will have, sizes of files or features; survives a kill."""
         self._check_open()
         change_info(self._store, changes)
-        self._info = replace(self._info, raw={**self._info.raw, **changes})
+        self._info = DatasetInfo.parse({**self._info.raw, **changes}, f"{self._store.path}/{STORE_JSON}")
 
     def _export(self, staging: Staging) -> None:
         try:
@@ -334,6 +363,35 @@ class LeRobotRecorder:
             )
             full.errno = error.errno
             raise full from error
+
+    def statistics(self) -> Statistics | None:
+        """Return the statistics of all episodes that were saved, but for the index features; None without any."""
+        from stepwell.lerobot.statistics import StatisticsSum, as_lerobot, is_summed, summaries_of
+
+        self._store.refresh()
+        table = self._store.episodes
+        saved = View(self._store, np.flatnonzero(~table.interrupted & ~table.is_open))
+        before = None if self._staging is None else self._staging.dataset
+        per_element = before is not None and is_per_element(before)
+        total = StatisticsSum(per_element=per_element)
+        named = self._info.features
+        features = {
+            name: each for name, each in schema_of(saved).items() if name not in INDEX_FEATURES and is_summed(each)
+        }
+        if before is not None:
+            known = summaries_before(before, per_element=per_element)
+            total.add({name: part for name, part in known.items() if name in features})
+        total.add(summaries_of(saved, features, per_element=per_element) if saved.num_episodes else {})
+        return {name: as_lerobot(part, named[name]) for name, part in total.result().items()} or None
+
+    def _note_units(self, frame: Mapping[str, Any]) -> None:
+        """Note the unit of depth maps by the dtype of the first frame, as LeRobot does."""
+        features = dict(self._info.raw["features"])
+        for name in self._unknown_units:
+            unit = unit_of(np.asarray(frame[name]).dtype)
+            features[name] = {**features[name], "info": {**features[name]["info"], "depth_unit": unit}}
+        self._unknown_units = []
+        self.change_info({"features": features})
 
     def _forget_frames(self) -> None:
         self._frame_tasks.clear()
@@ -562,10 +620,13 @@ def _is_slow(feature: Feature) -> bool:
 class FrameReader:
     """Turn frames into the values of a step; an error names the feature. Values may be those of the frame."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, infos: Mapping[str, FeatureInfo] = MappingProxyType({})) -> None:
         self._accept = {
-            name: _accept_of(name, feature) for name, feature in schema.items() if name not in INDEX_FEATURES
+            name: _accept_of(name, feature, infos.get(name))
+            for name, feature in schema.items()
+            if name not in INDEX_FEATURES
         }
+        self._languages = frozenset(name for name, info in infos.items() if info.is_language)
         self._accept_task = acceptor("task", Text())
         self._names = frozenset((*self._accept, "task"))
 
@@ -573,10 +634,19 @@ class FrameReader:
         """Return the values of a step by name, and the text of its task."""
         if not isinstance(frame, Mapping):
             raise StepError(f'got a {type(frame).__name__}. Give a dict of every feature, and "task".')
+        if self._languages:
+            frame = self._with_languages(frame)
         if frame.keys() != self._names:
             raise self._names_error(frame)
         task: str = self._accept_task(frame["task"])
         return {name: accept(frame[name]) for name, accept in self._accept.items()}, task
+
+    def _with_languages(self, frame: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a frame with no annotation in every column of language."""
+        given = [name for name in sorted(self._languages) if frame.get(name) is not None]
+        if given:
+            LOGGER.warning("%s: annotations come after a recording; what is given is dropped", ", ".join(given))
+        return {**frame, **dict.fromkeys(self._languages, NO_LANGUAGE)}
 
     def _names_error(self, frame: Mapping[str, Any]) -> StepError:
         known = (*self._accept, "task")
@@ -588,8 +658,11 @@ class FrameReader:
         return StepError(f"the frame does not fit: {reasons}. It needs: {', '.join(known)}.")
 
 
-def _accept_of(name: str, feature: Feature) -> Accept:
+def _accept_of(name: str, feature: Feature, info: FeatureInfo | None) -> Accept:
     accept = acceptor(name, feature)
+    depth = depth_of(info.raw) if info is not None and info.is_camera else None
+    if depth is not None:
+        return lambda value: _depths(name, feature, depth, value)
     if feature.kind == "image":
         return lambda value: _pixels(name, feature.fixed_shape, accept, value)
     if feature.shape == () and feature.kind == "array":
@@ -620,6 +693,28 @@ def _pixels(name: str, shape: tuple[int, ...], accept: Accept, value: Any) -> Pi
     if found.shape == shape and found.dtype.kind == "f":
         found = _bytes_of_units(name, found)
     return cast(Pixels, accept(found))
+
+
+def _depths(name: str, feature: Feature, depth: Depth, value: Any) -> npt.NDArray[Any]:
+    """Return a depth map as it is stored: codes, or what was recorded, [height, width, 1]."""
+    found = np.asarray(value)
+    height, width = feature.fixed_shape[:2]
+    is_number = found.dtype.kind in "iuf"
+    if not is_number or found.shape not in ((height, width, 1), (1, height, width), (height, width)):
+        raise StepError(
+            f"feature {name!r}: got {found.dtype.name} {found.shape}. Give integers (millimetres) or floats (metres), "
+            f"[{height}, {width}, 1]."
+        )
+    found = found.reshape(feature.fixed_shape)
+    if depth.quantization is not None:
+        return depth.quantization.codes(found)
+    stored: npt.NDArray[Any] = found.astype(feature.np_dtype)
+    if feature.np_dtype == np.uint16 and not np.array_equal(stored, found):
+        raise StepError(
+            f"feature {name!r}: got values of {found.min():g} to {found.max():g}, and its depths are whole "
+            "millimetres, 0 to 65535, by depth_unit in its info."
+        )
+    return stored
 
 
 def _bytes_of_units(name: str, pixels: npt.NDArray[np.floating[Any]]) -> Pixels:

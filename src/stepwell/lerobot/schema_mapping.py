@@ -4,10 +4,12 @@
 
     feature of the store                      in the dataset
     number, array of fixed shape              the same dtype; a scalar has shape [1]
-    text                                      string; named "task": the task of the step, no column
+    text                                      string; named "task": the task of the step, no column; language of those
+                                              that are named language_persistent and language_events
     video, or a reference into mp4 files      video
     png, jpeg, or a reference into parquet    image, the bytes as they are
     any other image                           video; image where chosen, or where its sides are odd or below 16
+    depth map: uint16 or floats, grey         image; video of codes where chosen, or where the rows are such codes
     timestamp, frame_index, ...               made new
     bytes, arrays of varying size             refused, by name
 """
@@ -23,7 +25,9 @@ import numpy as np
 from stepwell.codecs import make_codec
 from stepwell.codecs.video_decoding import coded_size
 from stepwell.errors import FeatureNotFoundError, SchemaError
-from stepwell.lerobot.info import INDEX_FEATURES, MAX_RANK, FeatureInfo
+from stepwell.lerobot.depth import Depth, Quantization, depth_entry, depth_of
+from stepwell.lerobot.info import INDEX_FEATURES, LANGUAGE, MAX_RANK, FeatureInfo, is_depth_map
+from stepwell.lerobot.language import LANGUAGE_COLUMNS
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Schema
 
@@ -44,6 +48,8 @@ class Column:
     source: str
     feature: Feature
     info: FeatureInfo
+    # what the store's rows mean, of a depth map
+    depth: Depth | None = None
 
     @property
     def name(self) -> str:
@@ -78,10 +84,13 @@ def map_schema(
 
 def column_of(source: str, name: str, feature: Feature, choice: Cameras = "auto", origin: Any = None) -> Column:
     """Return the column of one feature."""
+    depth = _depth_entry(feature, origin)
+    if depth is not None:
+        return _depth_column(source, name, feature, choice, depth)
     dtype: str
     shape: tuple[int, ...]
     if feature.kind == "text":
-        dtype, shape = "string", (1,)
+        dtype, shape = LANGUAGE if name in LANGUAGE_COLUMNS else "string", (1,)
     elif feature.kind == "image":
         dtype, shape = _camera(source, feature, choice)
     else:
@@ -157,18 +166,52 @@ def _camera(name: str, feature: Feature, choice: Cameras) -> tuple[str, tuple[in
     height, width, *channels = feature.fixed_shape
     if feature.np_dtype != np.uint8 or channels not in ([], [1], [3]):
         raise _refused(
-            name, f"is an image of {feature.np_dtype.name} {feature.shape}: LeRobot's cameras are uint8, grey or RGB"
+            name,
+            f"is an image of {feature.np_dtype.name} {feature.shape}: LeRobot's cameras are uint8, grey or RGB, or "
+            "depth maps of one channel",
         )
     fits = coded_size(height, width) == (height, width)
     if choice == "auto":
         codec = stored_feature(feature).codec
         choice = "image" if codec in ("png", "jpeg") or not fits else "video"
-    elif choice == "video" and not fits:
+    elif choice == "video":
+        _check_fits_video(name, height, width)
+    return choice, (height, width, 3)
+
+
+def _depth_entry(feature: Feature, origin: Any) -> Mapping[str, Any] | None:
+    """Return the entry in info.json that says what the rows of a depth map mean; None of other features."""
+    own = depth_entry(feature)
+    is_known = own is not None and isinstance(origin, Mapping) and is_depth_map(origin)
+    return origin if is_known else own
+
+
+def _depth_column(source: str, name: str, feature: Feature, choice: Cameras, entry: Mapping[str, Any]) -> Column:
+    depth = depth_of(entry)
+    assert depth is not None
+    height, width = feature.fixed_shape[:2]
+    if choice == "auto":
+        choice = "image" if depth.quantization is None else "video"
+    if choice == "video":
+        _check_fits_video(name, height, width)
+    about = dict(entry.get("info") or {})
+    if choice != "video" or depth.quantization is None or stored_feature(feature).codec != "video":
+        # it is encoded anew, if it is video at all
+        about = {key: value for key, value in about.items() if not key.startswith("video.")}
+    about |= {"is_depth_map": True, "depth_unit": depth.unit or "mm"}
+    if choice == "video":
+        about |= (depth.quantization or Quantization()).info()
+    shape = (height, width, 1)
+    made = {"dtype": choice, "shape": list(shape), "names": list(HEIGHT_WIDTH_CHANNELS), "info": about}
+    return Column(source, feature, FeatureInfo(name, choice, shape, made["names"], made), depth)
+
+
+def _check_fits_video(name: str, height: int, width: int) -> None:
+    if coded_size(height, width) != (height, width):
         raise SchemaError(
             f"camera {name!r} is {height}x{width}: a video has even sides of 16 and more. Write it as images: "
             f'cameras={{{name!r}: "image"}}.'
         )
-    return choice, (height, width, 3)
 
 
 def _refused(name: str, why: str, *, can_rename: bool = False) -> SchemaError:

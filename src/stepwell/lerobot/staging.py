@@ -18,6 +18,8 @@ compared with the dataset, by lengths and numbers of the episodes: none comes tw
     "string" (1,)                     Text()
     "video" (480, 640, 3)             Video(...)           encoded in the background
     "image" (480, 640, 3)             Image(codec="png")
+    depth map, "video"                Video(dtype="uint16")   codes, HEVC without loss
+    depth map, "image"                Image(codec="zstd")     floats; "png" where whole millimetres are sure
     the five index features           task_index           the others follow from an episode's place: virtual columns
 """
 
@@ -36,10 +38,12 @@ from typing import Any
 
 import numpy as np
 
+from stepwell.codecs.video_encoding import DEFAULT_GOP
 from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError, StoreBusyError, StoreExistsError
 from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.formats.source_episodes import SourceEpisode, episodes_of, schema_of
 from stepwell.lerobot.appending import cameras_of, check_complete, finish_append, fitted_columns
+from stepwell.lerobot.depth import Quantization, depth_entry, split_options
 from stepwell.lerobot.info import (
     DATA_FILES_MB,
     DATA_PATHS,
@@ -50,6 +54,8 @@ from stepwell.lerobot.info import (
     VIDEO_FILES_MB,
     VIDEO_PATHS,
     DatasetInfo,
+    FeatureInfo,
+    is_depth_map,
 )
 from stepwell.lerobot.mapped_stores import read_columns
 from stepwell.lerobot.meta_files import import_pyarrow, read_json
@@ -140,6 +146,12 @@ class Staging:
         """Episodes and frames of the dataset."""
         dataset = self._dataset()
         return (0, 0) if dataset is None else (len(dataset.episodes), int(dataset.episodes.length.sum()))
+
+    @property
+    def dataset(self) -> Metadata | None:
+        """What the dataset says of itself; None where there is none yet, or one without episodes."""
+        found = self._dataset()
+        return None if found is None or not len(found.episodes) else found
 
     def export(self, store: Store) -> None:
         """Append the store's episodes to the dataset and let go of them."""
@@ -298,6 +310,7 @@ def make_info(
     *,
     use_videos: bool = True,
     settings: Mapping[str, float] = MappingProxyType({}),
+    depth: Mapping[str, Any] | None = None,
 ) -> DatasetInfo:
     """Return the checked info.json of a dataset without episodes; ``settings`` are sizes of its files."""
     if "task" in features:
@@ -307,7 +320,9 @@ def make_info(
         plain = json.loads(json.dumps(dict(features)))
     except TypeError as error:
         raise SchemaError(f"features: {error}. Allowed: what JSON holds, dtypes by name: 'float32'.") from error
-    own = {name: _channels_last(entry) for name, entry in plain.items() if name not in INDEX_FEATURES}
+    own = {
+        name: _with_depth(_channels_last(entry), depth) for name, entry in plain.items() if name not in INDEX_FEATURES
+    }
     has_videos = any(isinstance(entry, dict) and entry.get("dtype") == "video" for entry in own.values())
     info = DatasetInfo.parse(
         {
@@ -342,6 +357,7 @@ def create_recorded(
     *,
     video: Mapping[str, Any],
     image: Mapping[str, Any],
+    depth: Mapping[str, Any] = MappingProxyType({}),
     sync: Sync,
     repo_id: str | None = None,
     tasks: Iterable[str] = (),
@@ -350,7 +366,9 @@ def create_recorded(
     """Create the store of a recording."""
     features = {}
     for name, feature in info.features.items():
-        if feature.is_video:
+        if feature.is_depth:
+            features[name] = _depth_camera(feature, depth)
+        elif feature.is_video:
             features[name] = _camera(feature.feature, "video", {**video, **video_of.get(name, {})})
         elif feature.is_image:
             features[name] = _camera(feature.feature, "image", image)
@@ -370,7 +388,8 @@ def extend_recorded(
     path: str | os.PathLike[str], dataset: Metadata, *, video: Mapping[str, Any] | None, image: Mapping[str, Any]
 ) -> Store:
     """Create the store of episodes that are to be appended to a dataset."""
-    video_of = {name: _video_options(dataset, name, video or {}) for name in dataset.info.video_keys}
+    colours = [name for name in dataset.info.video_keys if not dataset.info.features[name].is_depth]
+    video_of = {name: _video_options(dataset, name, video or {}) for name in colours}
     return create_recorded(
         path, dataset.info, video=video or {}, image=image, sync="episode", tasks=dataset.tasks, video_of=video_of
     )
@@ -381,7 +400,7 @@ def check_kept(store: Store, *, video: Mapping[str, Any] | None, image: Mapping[
     for name, feature in schema_of(store).items():
         kind = "video" if feature.codec == "video" else "image"
         given = video if kind == "video" else image
-        if feature.kind != "image" or not given:
+        if feature.kind != "image" or not given or depth_entry(feature) is not None:
             continue
         own = {**dict(feature.options), **({} if kind == "video" else {"codec": feature.codec})}
         other = {option: value for option, value in given.items() if str(own.get(option)) != str(value)}
@@ -444,12 +463,41 @@ def _channels_last(entry: Any) -> Any:
     return entry
 
 
+def _with_depth(entry: Any, options: Mapping[str, Any] | None) -> Any:
+    """Return the entry of a depth video with the meaning of its codes, and how they are encoded."""
+    if not isinstance(entry, dict) or entry.get("dtype") != "video" or not is_depth_map(entry):
+        return entry
+    given, encoder = split_options(options)
+    about = {
+        **(entry.get("info") or {}),
+        "video.g": encoder.get("gop", DEFAULT_GOP),
+        "video.crf": encoder.get("crf"),
+        "video.preset": encoder.get("preset"),
+        "video.extra_options": {} if "crf" in encoder else {"x265-params": "lossless=1"},
+        **(given or Quantization.of(entry)).info(),
+    }
+    return {**entry, "info": {key: value for key, value in about.items() if value is not None}}
+
+
 def _camera(plain: Feature, kind: str, options: Mapping[str, Any]) -> Feature:
     try:
         shape = plain.fixed_shape
         return Video(shape, **options) if kind == "video" else Image(shape, **options)
     except TypeError as error:
         raise SchemaError(f"{kind}={dict(options)!r}: {error}.") from error
+
+
+def _depth_camera(info: FeatureInfo, options: Mapping[str, Any]) -> Feature:
+    """Return the feature of a depth map: codes, or what is recorded."""
+    shape = info.feature.fixed_shape
+    if info.is_video:
+        try:
+            return Video(shape, "uint16", **options)
+        except TypeError as error:
+            raise SchemaError(f"depth={dict(options)!r}: {error}.") from error
+    # whether whole numbers come the first frame tells, if info.json does not
+    unit = (info.raw.get("info") or {}).get("depth_unit")
+    return Image(shape, "uint16", codec="png") if unit == "mm" else Image(shape, "float32", codec="zstd")
 
 
 def _rows_of(episode: SourceEpisode) -> dict[str, Any]:

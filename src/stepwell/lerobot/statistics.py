@@ -8,6 +8,7 @@
     int64 [2, 3]       (3,), over the rows and the first axis;          rows
                        of v2.1 (2, 3): an entry for each element
     camera             (3, 1, 1), of each channel, in [0, 1]            images that were looked at
+    depth map          (1, 1, 1), in the unit that was recorded         likewise, and some of their pixels
     string             none
 
 LeRobot up to 0.4.4 squares uint8 pixels as uint8, so that a camera's std is 0, and takes the mean of the episodes'
@@ -16,6 +17,7 @@ quantiles for the dataset's. Here sums are float64 and quantiles are read from s
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FeatureNotFoundError, FormatError
-from stepwell.formats.source_episodes import episodes_of, schema_of
+from stepwell.formats.source_episodes import as_view, episodes_of, schema_of
+from stepwell.lerobot.depth import Depth, depth_entry, depth_of
 from stepwell.lerobot.info import DatasetInfo, FeatureInfo
 from stepwell.lerobot.meta_files import (
     WHAT_TO_DO,
@@ -38,7 +41,7 @@ from stepwell.lerobot.meta_files import (
     said,
     whole_number,
 )
-from stepwell.schema import Array, Feature
+from stepwell.schema import Array, Feature, Image
 from stepwell.store.statistics import FeatureStatistics, column_statistics, has_statistics, merge_all, stream_statistics
 
 if TYPE_CHECKING:
@@ -53,6 +56,7 @@ __all__ = [
     "Statistics",
     "StatisticsSum",
     "as_lerobot",
+    "depth_summary",
     "image_stride",
     "image_summary",
     "info_of",
@@ -76,6 +80,8 @@ MERGED = ("min", "max", "mean", "std", "count")
 MAX_IMAGES = 16384
 MAX_WIDTH = 256
 WHITE = 255.0
+# sides of images from which pixels are left out, and about how many are left
+LEAST_THINNED, THINNED_SIDE = 300, 150
 MERGED_PARTS = 64
 WAITING_VALUES = 1 << 20
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -122,10 +128,13 @@ def summaries_of(
     episodes = list(episodes_of(view))
     stride = image_stride(sum(episode.length for episode in episodes), max_images)
     total = StatisticsSum(per_element=per_element)
+    depths = _depths(as_view(view), features)
     for episode in episodes:
         steps = sampled_steps(episode.length, stride)
         for name, feature in features.items():
-            if feature.kind == "image":
+            if name in depths:
+                total.add({name: depth_summary(episode.images(name, feature, steps), depths[name])})
+            elif feature.kind == "image":
                 total.add({name: image_summary(episode.images(name, feature, steps), feature)})
             else:
                 total.add_rows(name, episode.read(name))
@@ -167,6 +176,34 @@ def image_summary(images: Iterable[npt.NDArray[np.uint8]], feature: Feature) -> 
     return found if found.shape == (3,) else _side_by_side([found] * 3, (3,))
 
 
+def depth_summary(images: Iterable[npt.NDArray[Any]], depth: Depth) -> FeatureStatistics:
+    """Summarise rows of a depth map, in the unit that was recorded: of shape (1,), of large ones some of the pixels."""
+    few = (depth.values(thinned(image.reshape(*image.shape[:2], 1))) for image in images)
+    first = next(few, None)
+    if first is None:
+        return FeatureStatistics.empty((1,))
+    return stream_statistics(itertools.chain([first], few), Image(first.shape, "float32"))
+
+
+def thinned(image: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return every n-th row and column of an image, as LeRobot has them: about 150 of the longer side."""
+    longer = max(image.shape[:2])
+    step = 1 if longer < LEAST_THINNED else longer // THINNED_SIDE
+    return image[::step, ::step]
+
+
+def _depths(view: View, features: Mapping[str, Feature]) -> dict[str, Depth]:
+    """Return what the rows of depth maps mean."""
+    entries = (view.stores[0].metadata.get("lerobot", {}).get("info") or {}).get("features", {})
+    found = {}
+    for name, feature in features.items():
+        own = depth_entry(feature)
+        depth = None if own is None else depth_of(entries.get(name, own)) or depth_of(own)
+        if depth is not None:
+            found[name] = depth
+    return found
+
+
 def image_stride(num_steps: int, max_images: int = MAX_IMAGES) -> int:
     """Return about every how many-th image is looked at, so that they are not more than a number."""
     return max(1, -(-num_steps // max_images))
@@ -184,7 +221,8 @@ def as_lerobot(found: FeatureStatistics, info: FeatureInfo) -> dict[str, npt.NDA
     values |= found.quantiles
     arrays: dict[str, npt.NDArray[Any]] = {key: np.asarray(value, np.float64) for key, value in values.items()}
     if info.is_camera:
-        arrays = {key: (value / WHITE).reshape(3, 1, 1) for key, value in arrays.items()}
+        scale = 1.0 if info.is_depth else WHITE
+        arrays = {key: (value / scale).reshape(-1, 1, 1) for key, value in arrays.items()}
     counted = int((found.count + found.num_nan + found.num_inf).max(initial=0))
     count = np.array([counted // _values_a_row(found, info)], np.int64)
     first = ("min", "max", "mean", "std")
@@ -195,6 +233,8 @@ def as_lerobot(found: FeatureStatistics, info: FeatureInfo) -> dict[str, npt.NDA
 def info_of(name: str, feature: Feature) -> FeatureInfo:
     """Return LeRobot's form of a feature that has statistics."""
     shape = feature.fixed_shape or (1,)
+    if (depth := depth_entry(feature)) is not None:
+        return FeatureInfo(name, depth["dtype"], tuple(depth["shape"]), None, depth)
     is_camera = feature.kind == "image"
     dtype = "image" if is_camera else feature.np_dtype.name
     return FeatureInfo(name, dtype, (*shape[:2], 3) if is_camera else shape, None, {})
@@ -255,8 +295,8 @@ def _chosen(schema: Mapping[str, Feature], names: Iterable[str] | None) -> dict[
 
 
 def is_summed(feature: Feature) -> bool:
-    """Whether a feature has statistics here: numbers of fixed shape, and uint8 images of 1 or 3 channels."""
-    if feature.kind == "image":
+    """Whether a feature has statistics here: numbers of fixed shape, depth maps, uint8 images of 1 or 3 channels."""
+    if feature.kind == "image" and depth_entry(feature) is None:
         return feature.np_dtype == np.uint8 and feature.shape[2:] in ((), (1,), (3,))
     return has_statistics(feature) and not feature.is_ragged and 0 not in feature.shape
 
@@ -268,6 +308,8 @@ def _std(deviations: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 def _values_a_row(found: FeatureStatistics, info: FeatureInfo) -> int:
     """Return how many values of a row are counted in one entry."""
+    if info.is_depth:
+        return math.prod(thinned(np.empty(info.feature.fixed_shape, np.bool_)).shape)
     if info.is_camera:
         return math.prod(info.shape[:2])
     return max(1, math.prod(info.shape) // math.prod(found.shape))

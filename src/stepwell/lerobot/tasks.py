@@ -4,6 +4,7 @@
 
     store.metadata["lerobot"]["tasks"]    ["pick", "place"]      by task_index; complete before a step refers to it
     feature "task_index"                  int64 scalar a step    a place in that list
+    store.metadata["lerobot"]["subtasks"] likewise, of a feature "subtask_index" (lerobot 0.4 and 0.5)
     metadata of an episode, "tasks"       ["place"]              its texts by first appearance, to select episodes by
 
 A store of other origin has no such list: its tasks are the texts that its episodes' metadata has, as ``tasks`` (a list)
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from stepwell.formats.source_episodes import SourceEpisode
     from stepwell.store import Store
 
-__all__ = ["StepTasks", "TaskList", "add_tasks", "change_info", "episode_tasks", "tasks_of"]
+__all__ = ["StepTasks", "TaskList", "add_tasks", "change_info", "episode_tasks", "subtasks_of", "tasks_of"]
 
 TASK_INDEX = "task_index"
 
@@ -47,6 +48,12 @@ def tasks_of(store: Store) -> list[str]:
     if listed is not None:
         return listed
     return list(dict.fromkeys(text for texts in episode_tasks(store) for text in texts))
+
+
+def subtasks_of(store: Store) -> list[str] | None:
+    """Return the texts of a store's subtasks by ``subtask_index``; None where it has none."""
+    texts = store.metadata.get("lerobot", {}).get("subtasks")
+    return None if texts is None else list(texts)
 
 
 def episode_tasks(store: Store) -> list[tuple[str, ...]]:

@@ -40,6 +40,7 @@ from stepwell.lerobot.appending import (
 )
 from stepwell.lerobot.camera_writing import encoding_of, image_files, video_packets
 from stepwell.lerobot.dataset_files import DatasetFiles, EpisodePlace, PreparedEpisode, appended_info
+from stepwell.lerobot.depth import Depth, depth_of
 from stepwell.lerobot.info import (
     DATA_FILES_MB,
     DEFAULT_CHUNKS_SIZE,
@@ -50,19 +51,20 @@ from stepwell.lerobot.info import (
     VIDEO_FILES_MB,
     FeatureInfo,
 )
-from stepwell.lerobot.meta_files import import_pyarrow
+from stepwell.lerobot.meta_files import SUBTASK_INDEX, import_pyarrow, read_subtasks
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.schema_mapping import Cameras, Column, index_names, map_schema
 from stepwell.lerobot.statistics import (
     Statistics,
     StatisticsSum,
     as_lerobot,
+    depth_summary,
     image_stride,
     image_summary,
     numeric_statistics,
     sampled_steps,
 )
-from stepwell.lerobot.tasks import StepTasks, TaskList
+from stepwell.lerobot.tasks import StepTasks, TaskList, subtasks_of
 from stepwell.progress import make_bar
 from stepwell.recorders.chunks import num_workers
 from stepwell.schema import Feature, Schema
@@ -179,6 +181,7 @@ def write_dataset(
         workers=_worker_count(workers),
         progress=progress,
         episodes=list(episodes_of(view)),
+        subtasks=subtasks_of(view.stores[0]),
     )
     if not writing.episodes:
         raise EpisodeNotFoundError("there is no episode to write. LeRobot has no datasets without any.")
@@ -207,16 +210,25 @@ class _Writing:
     workers: int
     progress: bool | None
     episodes: Sequence[SourceEpisode]
+    # texts by subtask_index
+    subtasks: list[str] | None
 
     def make(self, root: Path, is_v3: bool, cameras: Any, robot_type: str | None) -> None:
         """Write a new dataset."""
-        preparation = self._preparation(self._columns(cameras), image_stride(self._num_steps), per_element=not is_v3)
+        columns = self._columns(cameras)
+        newer = [column.name for column in columns if column.info.is_depth or column.info.is_language]
+        if newer and not is_v3:
+            raise SchemaError(
+                f"version='v2.1' has no depth maps and no columns of language: {', '.join(newer)}. Write v3.0, or "
+                "leave them out: features=[...]."
+            )
+        preparation = self._preparation(columns, image_stride(self._num_steps), per_element=not is_v3)
         tasks, total = TaskList(self.steps.listed(self.episodes[0])), StatisticsSum(per_element=not is_v3)
         with built_directory(root) as hidden:
             sizes_mb = self.sizes_mb if is_v3 else None
             files = DatasetFiles(Path(hidden), preparation.infos, self.fps, sizes_mb, chunks_size=self.chunks_size)
             self._write(preparation, files, tasks, total, first_episode=0, first_row=0)
-            files.write_meta(files.new_info(self._counts(tasks), robot_type), tasks.texts, total)
+            files.write_meta(files.new_info(self._counts(tasks), robot_type), tasks.texts, total, self.subtasks)
 
     def append(self, root: Path) -> None:
         """Add to a dataset of v3.0."""
@@ -226,6 +238,7 @@ class _Writing:
             named = {(self.rename or {}).get(name, name) for name in self.features or self.schema}
             cameras = {name: choice for name, choice in cameras_of(info).items() if name in named}
             columns = fitted_columns(self._columns(cameras), before)
+            subtasks = self._subtasks_beside(before, columns)
             per_element = is_per_element(before)
             summaries = summaries_before(before, per_element=per_element)
             stride = images_stride(before, summaries) or image_stride(self._num_steps)
@@ -239,7 +252,18 @@ class _Writing:
             )
             # of a dataset that was empty, facts of the videos are known only now
             raw = info.raw if info.total_episodes else {**info.raw, "features": files.entries()}
-            files.write_meta(appended_info(raw, self._counts(tasks, before)), tasks.texts, total)
+            files.write_meta(appended_info(raw, self._counts(tasks, before)), tasks.texts, total, subtasks)
+
+    def _subtasks_beside(self, before: Metadata, columns: Sequence[Column]) -> list[str] | None:
+        """Return the subtasks that are written beside a dataset's own: none where it has the same."""
+        mine, theirs = self.subtasks, read_subtasks(before.root)
+        is_used = any(column.name == SUBTASK_INDEX for column in columns)
+        if is_used and mine is not None and theirs is not None and mine != theirs:
+            raise SchemaError(
+                f"{before.root} has {len(theirs)} subtasks, what is to be appended {len(mine)} others: subtask_index "
+                "would name other texts. Leave the feature out, or write another dataset."
+            )
+        return mine if theirs is None else None
 
     @property
     def _num_steps(self) -> int:
@@ -351,7 +375,7 @@ class Preparation:
     def _images(self, episode: SourceEpisode) -> dict[str, FeatureStatistics]:
         steps = sampled_steps(episode.length, self.stride)
         return {
-            column.name: image_summary(episode.images(column.source, column.feature, steps), column.feature)
+            column.name: _summary(column, episode.images(column.source, column.feature, steps))
             for column in self.columns
             if column.info.is_camera
         }
@@ -364,6 +388,16 @@ class Preparation:
             for info in self.infos
             if not info.is_text
         }
+
+
+def _summary(column: Column, images: Iterator[npt.NDArray[Any]]) -> FeatureStatistics:
+    if column.depth is None:
+        return image_summary(images, column.feature)
+    target = depth_of(column.info.raw)
+    unit = None if target is None else target.unit
+    # in the dataset's unit, where the store's is another
+    own = (column.depth.values(image, unit) for image in images)
+    return depth_summary(own, Depth(unit))
 
 
 def _prepared(

@@ -227,9 +227,9 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
         decoded      key    .      .      .  | key           a run: packets that lie together, one read
 
     Args:
-        feature: uint8 of height x width x 3 (RGB), height x width x 1 or height x width (grey). Options: ``files``, the
-            files' path, see `NumberedFileCodec`; ``tolerance`` in seconds, default 1e-4: a row whose time is farther
-            from every frame is refused.
+        feature: uint8 of height x width x 3 (RGB), height x width x 1 or height x width (grey); uint16 without
+            channels or of one: samples of 12 bits. Options: ``files``, the files' path, see `NumberedFileCodec`;
+            ``tolerance`` in seconds, default 1e-4: a row whose time is farther from every frame is refused.
 
     Notes:
         Safe for any number of threads, and after a fork. Of each file an index is kept, about 24 bytes a frame and
@@ -256,6 +256,7 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
             raise MissingDependencyError.of("av", "video") from error
         self._tolerance = float(tolerance)
         self._streams, self._shape = LastStream(), feature.fixed_shape
+        self._is_deep = feature.np_dtype == np.uint16
         self._number = next(_NUMBERS)
 
     def encoder(self) -> RowEncoder:
@@ -264,7 +265,8 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
 
     def embedded(self) -> Feature:
         """Return the feature that holds the same frames as packets of its own; see `FileCodec.embedded`."""
-        return Video(self.feature.fixed_shape, names=self.feature.names, final=self.feature.final)
+        feature = self.feature
+        return Video(feature.fixed_shape, dtype=feature.dtype, names=feature.names, final=feature.final)
 
     def embed(self, blobs: Sequence[npt.NDArray[np.uint8]]) -> _Packets:
         """Return the packets of an episode's frames; see `FileCodec.embed`."""
@@ -358,7 +360,7 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
             is_kept = KEPT.frames and (video, next(iter(wanted))) in KEPT.frames
             if is_kept and (kept := KEPT.find(video, wanted)) is not None:
                 for (stream, frame), outs in zip(kept, wanted.values(), strict=True):
-                    open_decoder(stream, self._shape, size, index.turn).write(frame, outs)
+                    open_decoder(stream, self._shape, size, index.turn, self._is_deep).write(frame, outs)
                 return
             numbers = range(key, max(wanted) + 1) if index.pts is None else index.needed(key, max(wanted))
             packets = video.packets(numbers)
@@ -367,7 +369,8 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
                 places = dict(zip(numbers, range(len(numbers)), strict=True))
                 outs_of = dict(zip(map(places.__getitem__, wanted), wanted.values(), strict=True))
                 came: dict[int, Any] | None = {} if KEPT.max_bytes else None
-                open_decoder(stream, self._shape, size, index.turn).decode(packets, head, outs_of, came)
+                decoder = open_decoder(stream, self._shape, size, index.turn, self._is_deep)
+                decoder.decode(packets, head, outs_of, came)
                 if came and len(came) > len(wanted):
                     KEPT.keep(video, stream, numbers, wanted, came)
                 return

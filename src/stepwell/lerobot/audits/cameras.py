@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.video_decoding import DEEP
 from stepwell.codecs.video_packets import claimed_bytes, opened_video, turn_of
 from stepwell.codecs.video_streams import turned
 from stepwell.errors import DecodeError, MissingDependencyError, StepwellError
@@ -30,8 +31,9 @@ from stepwell.lerobot.audits.episodes import NOWHERE, TOLERANCE_SECONDS, Places
 from stepwell.lerobot.audits.meta import StoredStatistics, check_camera_statistics
 from stepwell.lerobot.audits.report import ENCODE_AGAIN, WRITE_AGAIN, Rule, Subject, Tally
 from stepwell.lerobot.audits.rows import DataFile, data_paths, read_data_files
+from stepwell.lerobot.depth import Depth, depth_of
 from stepwell.lerobot.parquet_images import PILLOW_FORMATS
-from stepwell.lerobot.statistics import StatisticsSum, image_summary, sampled_steps
+from stepwell.lerobot.statistics import StatisticsSum, depth_summary, image_summary, sampled_steps
 from stepwell.progress import make_bar
 from stepwell.references.video_index import VideoIndex, make_index
 
@@ -40,7 +42,6 @@ __all__ = ["UNREADABLE", "check_first_images", "check_images", "check_videos", "
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-Pixels = npt.NDArray[np.uint8]
 Advance = Callable[[int], object]
 H264_SLICES, H264_IDR = range(1, 6), 5
 # parameter sets and messages of the encoder may come before the first slice of a packet
@@ -502,7 +503,7 @@ def _blobs(subject: Subject, data: DataFile, camera: str, rows: int) -> Iterator
 def _checked(
     subject: Subject, camera: str, blob: bytes | None, episodes: list[int], where: str, *, decode: bool
 ) -> Any:
-    """Check an image by its head; return its pixels [H, W, 3] where it is decoded and can be, else None."""
+    """Check an image by its head; return its pixels [H, W, C] where it is decoded and can be, else None."""
     try:
         from PIL import Image
     except ImportError:
@@ -517,7 +518,10 @@ def _checked(
         if (image.height, image.width) != (height, width):
             detail = f"{where}: {image.height} x {image.width}, {height} x {width} in info.json"
             subject.tally.add(IMAGE_SIZE, camera, detail, episodes)
-        return np.asarray(image.convert("RGB")) if decode else None
+        if not decode:
+            return None
+        depth = depth_of(subject.info.features[camera].raw)
+        return np.asarray(image.convert("RGB")) if depth is None else depth.values(np.asarray(image)[..., None])
     except Exception as error:  # a decoder may raise anything
         subject.tally.add(IMAGE_UNREADABLE, camera, f"{where}: {type(error).__name__}: {error}", episodes)
         return None
@@ -539,11 +543,16 @@ class CameraWatch:
     def __init__(self, subject: Subject, camera: str, places: Places, stored: StoredStatistics) -> None:
         self.subject, self.camera, self.places, self._stored = subject, camera, places, stored
         self._episodes: dict[int, _Episode] = {}
-        self._kept: dict[int, list[Pixels]] = {}
+        self._kept: dict[int, list[npt.NDArray[Any]]] = {}
         self._sums = StatisticsSum()
+        self.depth = depth_of(subject.info.features[camera].raw)
+        self._still, self._black = STILL_LEVELS, BLACK_LEVEL
+        if self.depth is not None:
+            # depths have no levels; where nothing was measured they are the least
+            self._still, self._black = 0.0, float(self.depth.values(np.zeros(1, np.uint16))[0])
 
-    def see(self, place: int, step: int, pixels: Pixels) -> None:
-        """Look at one image, uint8 [H, W, 3]."""
+    def see(self, place: int, step: int, pixels: npt.NDArray[Any]) -> None:
+        """Look at one image: uint8 [H, W, 3], or depths, float32 [H, W, 1]."""
         small = _thumbnail(pixels)
         episode = self._episodes.setdefault(place, _Episode(small))
         episode.num_steps += 1
@@ -563,7 +572,10 @@ class CameraWatch:
         fitting = [pixels for pixels in images if pixels.shape == feature.feature.fixed_shape]
         if not fitting:
             return
-        found = image_summary(fitting, feature.feature)
+        if self.depth is None:
+            found = image_summary(fitting, feature.feature)
+        else:
+            found = depth_summary(fitting, Depth(self.depth.unit))
         self._sums.add({self.camera: found})
         number = int(self.subject.episodes.index[place])
         if number in self._stored.by_episode:
@@ -575,10 +587,10 @@ class CameraWatch:
             self._sum_up(place)
         numbers = self.subject.episodes.index
         long = {place: episode for place, episode in self._episodes.items() if episode.num_steps >= SHORTEST_STEPS}
-        black = [place for place, episode in long.items() if episode.highest <= BLACK_LEVEL]
+        black = [place for place, episode in long.items() if episode.highest <= self._black]
         if black:
             self.subject.tally.add(BLACK, self.camera, "black from the first step to the last", numbers[black])
-        still = [place for place, episode in long.items() if episode.change <= STILL_LEVELS and place not in black]
+        still = [place for place, episode in long.items() if episode.change <= self._still and place not in black]
         if still:
             self.subject.tally.add(FROZEN, self.camera, "the same picture in every step", numbers[still])
         found = self._sums.result().get(self.camera)
@@ -586,12 +598,13 @@ class CameraWatch:
             check_camera_statistics(self.subject, self.camera, self._stored.whole, found)
 
 
-def _thumbnail(pixels: Pixels) -> npt.NDArray[np.float64]:
-    """Return the means of blocks, float64 [H / 8, W / 8, 3]."""
+def _thumbnail(pixels: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return the means of blocks, float64 [H / 8, W / 8, C]."""
     height, width = (max(1, size // BLOCK) for size in pixels.shape[:2])
     rows, columns = pixels.shape[0] // height, pixels.shape[1] // width
-    cut = pixels[: height * rows, : width * columns].reshape(height, rows, width * columns, 3)
-    sums = cut.sum(axis=1, dtype=np.uint32).reshape(height, width, columns, 3).sum(axis=2)
+    channels, total = pixels.shape[2], np.uint32 if pixels.dtype == np.uint8 else np.float64
+    cut = pixels[: height * rows, : width * columns].reshape(height, rows, width * columns, channels)
+    sums = cut.sum(axis=1, dtype=total).reshape(height, width, columns, channels).sum(axis=2)
     means: npt.NDArray[np.float64] = sums / (rows * columns)
     return means
 
@@ -614,8 +627,7 @@ def watch_frames(watch: CameraWatch, path: str, members: Integers, advance: Call
                     DAMAGED, watch.camera, f"frame {shown} of {path} is damaged", numbers[known[at : at + 1]]
                 )
             elif at >= 0 and shown < stop[at]:
-                pixels = turned(frame.to_ndarray(format="rgb24"), turn)
-                watch.see(int(known[at]), shown - int(first[at]), pixels)
+                watch.see(int(known[at]), shown - int(first[at]), _pixels(frame, turn, watch.depth))
             size = size or (frame.height, frame.width)
             if at >= 0 and (frame.height, frame.width) != size:
                 detail = f"frame {shown} of {path} is {frame.height} x {frame.width}, the first {size[0]} x {size[1]}"
@@ -633,6 +645,13 @@ def watch_frames(watch: CameraWatch, path: str, members: Integers, advance: Call
     if (stop > shown).any():
         detail = f"{path} ends after frame {shown} when it is decoded"
         subject.tally.add(DAMAGED, watch.camera, detail, numbers[known[stop > shown]])
+
+
+def _pixels(frame: Any, turn: int, depth: Depth | None) -> npt.NDArray[Any]:
+    """Return a frame as it is shown: colours, or depths."""
+    if depth is None:
+        return turned(frame.to_ndarray(format="rgb24"), turn)
+    return depth.values(turned(frame.to_ndarray(format=DEEP)[..., None], turn))
 
 
 def _frames(path: Any) -> Iterator[tuple[Any, int]]:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from stepwell.errors import FormatError
 from stepwell.lerobot.audits.episodes import Places
 from stepwell.lerobot.audits.report import WRITE_AGAIN, Rule, Subject, Tally, problem_of
+from stepwell.lerobot.depth import MAX_CODE, depth_of
 from stepwell.lerobot.info import INFO_PATH, DatasetInfo, FeatureInfo, Problem
 from stepwell.lerobot.meta_files import (
     EPISODES_FOLDER,
@@ -28,6 +29,7 @@ from stepwell.lerobot.meta_files import (
     read_task_rows,
 )
 from stepwell.lerobot.statistics import EPISODES_STATS_LINES, QUANTILES, STATS_PATH, as_lerobot, stats_of_lines
+from stepwell.sizes import counted
 from stepwell.store.statistics import FeatureStatistics
 
 __all__ = [
@@ -56,10 +58,7 @@ def read_info(root: Path, tally: Tally) -> DatasetInfo | None:
     """Return ``meta/info.json`` without the features that are wrong there; None when all of it is."""
 
     def report(problem: Problem) -> None:
-        if problem.is_unsupported:
-            tally.skip(f"{problem.about}: {problem_of(problem.error)}")
-        else:
-            tally.add(INFO, problem.about, problem_of(problem.error))
+        tally.add(INFO, problem.about, problem_of(problem.error))
 
     try:
         return DatasetInfo.parse(read_json(root / INFO_PATH), report=report)
@@ -320,12 +319,21 @@ def check_camera_statistics(
         subject.tally.add(CAMERA, camera, f"cannot be read: {type(error).__name__}: {error}", episodes)
         return
     mean, std = values["mean"], values["std"]
-    if mean is None or std is None or not mean.size == std.size == 3:
-        subject.tally.add(CAMERA, camera, "mean or std is not of 3 channels", episodes)
-    elif found is None:
+    channels = 1 if subject.info.features[camera].is_depth else 3
+    if mean is None or std is None or not mean.size == std.size == channels:
+        subject.tally.add(CAMERA, camera, f"mean or std is not of {counted(channels, 'channel')}", episodes)
+    elif found is None or _is_clipped(subject.info.features[camera], stored[camera]):
         _check_possible(subject, camera, values, episodes)
     else:
         _check_pixels(subject, camera, (mean, std), found, episodes)
+
+
+def _is_clipped(feature: FeatureInfo, stored: Mapping[str, Any]) -> bool:
+    """Return whether depths were recorded, and summed up, that lie beyond the codes of the video."""
+    depth, highest = depth_of(feature.raw), _values(stored, "max")
+    if depth is None or depth.quantization is None or highest is None:
+        return False
+    return bool(highest.max(initial=0) > depth.values(np.array([MAX_CODE]))[0])
 
 
 def _check_possible(
@@ -333,7 +341,7 @@ def _check_possible(
 ) -> None:
     """Check that std is as large as the tails demand: a hundredth of the pixels lies beyond q01, and beyond q99."""
     mean, std, low, high = (values[key] for key in ("mean", "std", "q01", "q99"))
-    if mean is None or std is None or low is None or high is None or not low.size == high.size == 3:
+    if mean is None or std is None or low is None or high is None or not low.size == high.size == mean.size:
         return
     least = math.sqrt(0.01) * np.maximum(mean - low, high - mean)
     wrong = std * PIXEL_STD_FACTOR < least
@@ -348,10 +356,13 @@ def _check_pixels(
 ) -> None:
     right = as_lerobot(found, subject.info.features[camera])
     mean, std = right["mean"].ravel(), right["std"].ravel()
+    # depths have any range
+    scale = float(right["max"].max()) if subject.info.features[camera].is_depth else 1.0
+    allowed = PIXEL_MEAN_TOLERANCE * scale
     for key, values, expected, is_wrong in (
-        ("mean", stored[0], mean, ~(np.abs(stored[0] - mean) <= PIXEL_MEAN_TOLERANCE)),
-        ("std", stored[1], std, ~(stored[1] <= std * PIXEL_STD_FACTOR + PIXEL_MEAN_TOLERANCE)),
-        ("std", stored[1], std, ~(stored[1] * PIXEL_STD_FACTOR + 1e-3 >= std)),
+        ("mean", stored[0], mean, ~(np.abs(stored[0] - mean) <= allowed)),
+        ("std", stored[1], std, ~(stored[1] <= std * PIXEL_STD_FACTOR + allowed)),
+        ("std", stored[1], std, ~(stored[1] * PIXEL_STD_FACTOR + 1e-3 * scale >= std)),
     ):
         if is_wrong.any():
             at = int(np.argmax(is_wrong))

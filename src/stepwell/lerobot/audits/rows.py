@@ -30,6 +30,7 @@ from stepwell.formats.arrays import numpy_dtype
 from stepwell.json_text import parse_json
 from stepwell.lerobot.audits.report import WRITE_AGAIN, Rule, Subject, problem_of
 from stepwell.lerobot.info import INDEX_FEATURES, DatasetInfo, FeatureInfo
+from stepwell.lerobot.language import LANGUAGE_COLUMNS
 from stepwell.lerobot.meta_files import open_parquet, read_columns
 
 __all__ = [
@@ -161,6 +162,11 @@ def problems_of(schema: Any, info: DatasetInfo) -> Iterator[tuple[Rule, str, str
 def _type_problems(found: Any, feature: FeatureInfo) -> Iterator[tuple[Rule, str, str]]:
     from pyarrow import types
 
+    if feature.is_language:
+        inner = found.value_type if types.is_list(found) or types.is_large_list(found) else found
+        if not (types.is_struct(inner) or types.is_null(inner)):
+            yield TYPE, feature.name, f"{found} in the data files, where language is lists of structs"
+        return
     depth, leaf = _leaf_of(found)
     rank = 0 if feature.shape == (1,) or feature.is_text or feature.is_camera else len(feature.shape)
     if feature.is_camera:
@@ -201,7 +207,8 @@ def _metadata_problems(metadata: dict[bytes, bytes], info: DatasetInfo) -> Itera
         features = parse_json(metadata.get(HF_KEY, b"{}")).get("info", {}).get("features", {})
     except (ValueError, AttributeError):
         features = {}
-    if '"_type": "List"' in json.dumps(features):
+    known = {name: each for name, each in features.items() if name not in LANGUAGE_COLUMNS}
+    if '"_type": "List"' in json.dumps(known):
         yield HF_METADATA, "", 'metadata of type "List", which datasets < 4 and so lerobot 0.3 cannot parse'
     for name in info.image_keys:
         if not isinstance(features.get(name), dict) or features[name].get("_type") != "Image":

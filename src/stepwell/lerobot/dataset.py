@@ -841,7 +841,7 @@ def _depth_options(encoder: Any) -> dict[str, Any] | None:
         return None
     chosen = {name: getattr(encoder, name) for name in Quantization.__slots__} | {"gop": encoder.g}
     if "lossless=1" not in str(encoder.extra_options):
-        chosen |= {"crf": encoder.crf, "preset": encoder.preset}
+        chosen |= {"crf": None if encoder.crf is None else int(encoder.crf), "preset": encoder.preset}
     return {name: value for name, value in chosen.items() if value is not None}
 
 

@@ -65,6 +65,7 @@ _BUILT_IN = {
     "beton": "stepwell.beton.reader",
     "d4rl": "stepwell.readers.d4rl",
     "folders": "stepwell.readers.folders",
+    "hdf5": "stepwell.readers.hdf5_episodes",
     "huggingface": "stepwell.readers.huggingface",
     "lerobot": "stepwell.lerobot.reader",
     "minari": "stepwell.readers.minari",

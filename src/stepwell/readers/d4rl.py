@@ -24,7 +24,7 @@ import numpy.typing as npt
 from stepwell.errors import FormatError
 from stepwell.formats.reader import Reader, left_out, store_schema, warn_of_left_out, with_told_finals
 from stepwell.formats.registry import register_reader
-from stepwell.readers.hdf5 import Hdf5Files, feature_of, is_hdf5, read_rows, read_varying, top_names
+from stepwell.readers.hdf5 import Hdf5Files, feature_of, is_hdf5, read_rows, top_names, value_of
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature
 
@@ -33,7 +33,6 @@ __all__ = ["D4rlReader"]
 NEEDED = ("observations", "actions", "rewards")
 OBSERVATIONS, NEXT = "observations", "next_observations"
 MODES = ("auto", "keep", "ignore")
-MAX_TOLD = 4096
 # of observations that are compared before it is decided how next ones are kept
 LOOKED_AT_BYTES = 32 << 20
 
@@ -81,7 +80,7 @@ class D4rlReader(Reader):
                 ignored |= {NEXT}
             features = {name: self._feature(name, each) for name, each in columns.items() if name not in ignored}
             self.schema = store_schema(with_told_finals(features), source)
-            self.metadata = {"d4rl": {name: _told(each) for name, each in found.items() if name[:9] == "metadata."}}
+            self.metadata = {"d4rl": {name: value_of(each) for name, each in found.items() if name[:9] == "metadata."}}
 
     @classmethod
     def accepts(cls, source: str) -> bool:
@@ -155,18 +154,6 @@ def _starts(ends: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Return the first step of each episode, and the number of steps."""
     cuts = np.flatnonzero(ends) + 1
     return np.unique(np.concatenate([[0], cuts, [len(ends)]])).astype(np.int64)
-
-
-def _told(dataset: Any) -> Any:
-    """Return what JSON holds of a value of the file's metadata."""
-    # of an empty one there is no size
-    if dataset.size is None or dataset.size > MAX_TOLD:
-        return f"{dataset.dtype} {dataset.shape}"
-    if not dataset.shape and dataset.dtype.kind in "OS":
-        return read_varying(dataset.file.filename, dataset.name, None, None)[0].decode("utf-8", "replace")
-    if dataset.dtype.kind not in "biuf":
-        return f"{dataset.dtype} {dataset.shape}"
-    return dataset[()].tolist()
 
 
 def _same(left: Any, right: Any) -> bool:

@@ -21,7 +21,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -63,7 +63,9 @@ class GzipArray:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._owner, self._file, self._row = -1, None, 0  # type: Any, Any, int
+        self._owner, self._row = -1, 0
+        self._file: Any = None
+        self._raw: Any = None
         with _naming(path):
             self.shape, is_fortran, self.dtype = self._begin()
             count = math.prod(self.shape)
@@ -95,10 +97,12 @@ class GzipArray:
         """Close the file."""
         if self._file is not None and self._owner == os.getpid():
             self._file.close()
-        self._file = None
+            self._raw.close()
+        self._file = self._raw = None
 
     def _begin(self) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-        self._file = gzip.GzipFile(fileobj=os.fdopen(open_regular(self.path), "rb"))
+        self._raw = os.fdopen(open_regular(self.path), "rb")
+        self._file = gzip.GzipFile(fileobj=self._raw)
         self._owner, self._row = os.getpid(), 0
         return npy_head(self._file)
 
@@ -111,7 +115,11 @@ class GzipArray:
         return data
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None, "_owner": -1}
+        return {**self.__dict__, "_file": None, "_raw": None, "_owner": -1}
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()
 
 
 @register_reader
@@ -232,7 +240,7 @@ class GzipCount:
     """The one number of a gzipped ``.npy`` file."""
 
     def __init__(self, path: Path) -> None:
-        with gzip.GzipFile(fileobj=os.fdopen(open_regular(path), "rb")) as file:
+        with os.fdopen(open_regular(path), "rb") as raw, gzip.GzipFile(fileobj=raw) as file:
             shape, _, dtype = npy_head(file)  # type: ignore[arg-type]
             if shape or dtype.kind not in "iu":
                 raise ValueError(f"{dtype} {shape}, where one number should be")

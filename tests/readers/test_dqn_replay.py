@@ -36,8 +36,8 @@ def test_episodes_are_those_that_were_added(tmp_path: Path, lengths: list[int], 
         wanted[-1] = ([*wanted[-1][0], *([row] if row else [])], is_end)
         if is_end:
             wanted.append(([], False))
-    ends = [episode.terminated for episode in reader.episodes()]
-    assert sorted(zip(ids(reader), ends, strict=True)) == sorted(each for each in wanted if each[0])
+    flags = [episode.terminated for episode in reader.episodes()]
+    assert sorted(zip(ids(reader), flags, strict=True)) == sorted(each for each in wanted if each[0])
 
 
 def test_the_command_converts_what_it_recognises(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from stepwell.bags.message_log import Int64s, MessageLog, Topic, file_size, naming, unpacked
 from stepwell.bags.ros_messages import type_name
-from stepwell.bags.topics import RecordingReader, recordings_in
+from stepwell.bags.topics import RecordingReader
 from stepwell.errors import FormatError, MissingDependencyError
 from stepwell.files.local_files import open_regular, read_regular
 from stepwell.formats.registry import register_reader
@@ -84,8 +84,8 @@ class McapLog(MessageLog):
             raise MissingDependencyError.of("mcap", "mcap") from error
         size, known = file_size(path), Known()
         with os.fdopen(open_regular(path), "rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise FormatError(f"{path} does not begin as an MCAP file does.")
+            if (head := file.read(len(MAGIC))) != MAGIC:
+                raise FormatError(f"{path} does not begin as an MCAP file does: {head!r}. Expected is {MAGIC!r}.")
             for opcode, begin, length in _records(file, size, path):
                 if opcode == CHUNK:
                     self._add_chunk(number, path, file, begin, length)
@@ -214,20 +214,16 @@ class McapReader(RecordingReader):
     """
 
     name = "mcap"
+    suffixes = (SUFFIX,)
 
     @classmethod
     def accepts(cls, source: str) -> bool:
         """Whether it is an MCAP file, or a directory of them; see `Reader.accepts`."""
         try:
-            found = recordings_in(source, (SUFFIX,))
+            found = cls.recordings(source)
             return bool(found) and all(read_regular(paths[0], len(MAGIC)) == MAGIC for paths in found[:1])
         except (OSError, FormatError):
             return False
-
-    @classmethod
-    def recordings(cls, source: str) -> list[list[str]]:
-        """Return the files of each recording; see `RecordingReader.recordings`."""
-        return recordings_in(source, (SUFFIX,))
 
     def open_log(self, paths: Sequence[str]) -> MessageLog:
         """Return the messages of a recording; see `RecordingReader.open_log`."""

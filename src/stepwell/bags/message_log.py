@@ -100,8 +100,9 @@ def unpacked(data: bytes, compression: str, claimed: int | None, where: str) -> 
     size = 0
     decoder = _decoder(compression)
     while not decoder.eof:
-        part = decoder.decompress(data if not parts else b"", most + 1)
-        if not part and (not parts or decoder.needs_input):
+        with naming(where):
+            part = decoder.decompress(data if not parts else b"", most + 1)
+        if not part and not decoder.eof:
             raise FormatError(f"{where} is cut off.")
         parts.append(part)
         size += len(part)
@@ -122,7 +123,7 @@ class _Zstd:
             raise MissingDependencyError.of("zstandard", "zstd") from error
         self._make: Any = zstandard.ZstdDecompressor().stream_reader
         self._stream: Any = None
-        self.eof, self.needs_input = False, False
+        self.eof = False
 
     def decompress(self, data: bytes, most: int) -> bytes:
         if self._stream is None:

@@ -223,6 +223,7 @@ class RosbagReader(RecordingReader):
     """
 
     name = "rosbag"
+    suffixes = (BAG, DATABASE)
 
     def __init__(
         self,
@@ -242,7 +243,7 @@ class RosbagReader(RecordingReader):
     def accepts(cls, source: str) -> bool:
         """Whether it is a bag, or a directory of them; see `Reader.accepts`."""
         try:
-            found = recordings_in(source, (BAG, DATABASE))
+            found = recordings_in(source, cls.suffixes)
             first = found[0][0] if found else ""
             magic = MAGIC if first.lower().endswith(BAG) else SQLITE
             return bool(found) and read_regular(first, len(magic)) == magic
@@ -257,7 +258,7 @@ class RosbagReader(RecordingReader):
             packed = next(folder.glob(f"*{PACKED}"), None) if folder.is_dir() else None
             if packed is not None:
                 raise FormatError(f"{packed} is compressed as a whole. Unpack it, or: ros2 bag convert.")
-        return recordings_in(source, (BAG, DATABASE))
+        return super().recordings(source)
 
     def open_log(self, paths: Sequence[str]) -> MessageLog:
         """Return the messages of a recording; see `RecordingReader.open_log`."""

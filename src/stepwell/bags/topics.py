@@ -115,6 +115,7 @@ class RecordingReader(Reader):
     """
 
     name: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
@@ -132,7 +133,10 @@ class RecordingReader(Reader):
         self._time = time
         self._recordings = self.recordings(source)
         if not self._recordings:
-            raise FormatError(f"{source} holds no recordings of {self.name}.")
+            endings = " or ".join(self.suffixes)
+            raise FormatError(
+                f"{source} holds no recordings of {self.name}: no {endings} file, nor a directory of ROS 2 with one."
+            )
         self._paths = [path for paths in self._recordings for path in paths]
         self._held: tuple[int, MessageLog] | None = None
         self._known: dict[str, Int64s] = {}
@@ -153,9 +157,9 @@ class RecordingReader(Reader):
         }
 
     @classmethod
-    @abstractmethod
     def recordings(cls, source: str) -> list[list[str]]:
         """Return the files of each recording."""
+        return recordings_in(source, cls.suffixes)
 
     @abstractmethod
     def open_log(self, paths: Sequence[str]) -> MessageLog:

@@ -13,6 +13,7 @@ Source: wiki.ros.org, "Bags/Format/2.0"; the documentation of ``rosbags``.
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 from collections import OrderedDict
@@ -39,6 +40,31 @@ HELD_CHUNKS = 2
 DISTRO = "ros2_humble"
 
 
+class BoundedFile(io.BufferedReader):
+    """A file of which no more is read than there is: a length that is damaged takes no memory."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return so many bytes, or those that are left."""
+        if size is None or size < 0:
+            return super().read()
+        return super().read(min(size, max(0, os.fstat(self.fileno()).st_size - self.tell())))
+
+
+class BoundedPath:
+    """What ``rosbags`` needs of a path."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def exists(self) -> bool:
+        """Return whether it is there."""
+        return Path(self._path).exists()
+
+    def open(self, mode: str) -> BoundedFile:
+        """Open it for reading."""
+        return BoundedFile(io.FileIO(open_regular(self._path)))
+
+
 class BagLog(MessageLog):
     """The messages of a ROS 1 bag."""
 
@@ -48,7 +74,7 @@ class BagLog(MessageLog):
         self._held: OrderedDict[int, bytes] = OrderedDict()
         reader, decompressors = _rosbag1()
         names = {function: name for name, function in decompressors.items()}
-        with naming(path), reader(Path(path)) as bag:
+        with naming(path), reader(BoundedPath(path)) as bag:
             numbers = {}
             for place, chunk in bag.chunks.items():
                 numbers[place] = len(self._chunks)

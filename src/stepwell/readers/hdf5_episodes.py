@@ -650,10 +650,9 @@ def _beside(path: Path, pattern: str) -> list[Path]:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        raw = read_regular(path, MAX_JSON_BYTES + 1)
-        if len(raw) > MAX_JSON_BYTES:
+        if path.stat().st_size > MAX_JSON_BYTES:
             raise ValueError(f"more than {MAX_JSON_BYTES} bytes")
-        told = parse_json(raw)
+        told = parse_json(read_regular(path))
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: {error}. It should be a JSON object.") from error
     if not isinstance(told, dict):

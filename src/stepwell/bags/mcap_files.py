@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -57,7 +58,8 @@ class McapLog(MessageLog):
         self._chunks: list[tuple[int, int, int, str, int]] = []
         self._held: OrderedDict[int, bytes] = OrderedDict()
         self._found: dict[str, Topic] = {}
-        self._rows: dict[str, list[tuple[int, int, int, int, int]]] = {}
+        # of each message its two times, chunk, first byte and bytes
+        self._rows: dict[str, array[int]] = {}
         for number, path in enumerate(self.paths):
             with naming(path):
                 self._scan(number, path)
@@ -141,11 +143,11 @@ class McapLog(MessageLog):
         channel = known.channels[number]
         if channel.topic not in self._found:
             self._found[channel.topic] = _topic(channel, known.schemas.get(channel.schema_id))
-            self._rows[channel.topic] = []
-        self._rows[channel.topic].append((recorded, published, chunk, place + MESSAGE.size, length - MESSAGE.size))
+            self._rows[channel.topic] = array("q")
+        self._rows[channel.topic].extend((recorded, published, chunk, place + MESSAGE.size, length - MESSAGE.size))
 
     def _sorted(self, name: str) -> Topic:
-        rows = np.array(self._rows.pop(name), np.int64)
+        rows = np.frombuffer(self._rows.pop(name), np.int64).reshape(-1, 5)
         rows = rows[np.argsort(rows[:, 0], kind="stable")]
         topic = self._found[name]
         topic.times, topic.published, topic.places = rows[:, 0].copy(), rows[:, 1].copy(), rows[:, 2:].copy()

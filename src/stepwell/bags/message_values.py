@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from stepwell.errors import DecodeError, FormatError
 from stepwell.formats.images import check_image, image_feature, image_format, image_head
 from stepwell.schema import Array, Feature, Image, Text
 
-__all__ = ["IMAGES", "Pixels", "image_of", "is_image", "leaves_of", "number_column", "pixels_of", "value_feature"]
+__all__ = ["IMAGES", "LeafKinds", "Pixels", "image_of", "is_image", "leaves_of", "number_column", "pixels_of"]
 
 IMAGES = ("Image", "CompressedImage")
 """Types of ``sensor_msgs`` and of Foxglove that are images."""
@@ -119,28 +119,35 @@ def leaves_of(message: Mapping[str, Any], prefix: str = "", depth: int = 0) -> d
     return found
 
 
-def value_feature(values: Iterable[Any]) -> Feature | None:
-    """Return the feature that holds all values of a leaf: a number, an array, a text; None for what none holds."""
-    shapes: set[Any] = set()
-    dtypes: set[np.dtype[Any]] = set()
-    for value in values:
+@dataclass(slots=True)
+class LeafKinds:
+    """Shapes and dtypes of the values of a leaf, of which none is kept."""
+
+    shapes: set[Any] = field(default_factory=set)
+    dtypes: set[np.dtype[Any]] = field(default_factory=set)
+    count: int = 0
+
+    def add(self, value: Any) -> None:
+        """Take in one more value."""
+        self.count += 1
         if isinstance(value, str):
-            shapes.add("text")
-            continue
-        array = _numbers(value)
-        if array is None:
+            self.shapes.add("text")
+            return
+        numbers = _numbers(value)
+        self.shapes.add(None if numbers is None else numbers.shape)
+        if numbers is not None:
+            self.dtypes.add(numbers.dtype)
+
+    def feature(self) -> Feature | None:
+        """Return the feature that holds all values: a number, an array, a text; None for what none holds."""
+        if self.shapes == {"text"}:
+            return Text()
+        if not self.shapes.isdisjoint(("text", None)) or self.shapes in (set(), {(0,)}):
             return None
-        shapes.add(array.shape)
-        dtypes.add(array.dtype)
-    if shapes == {"text"}:
-        return Text()
-    if "text" in shapes or not shapes or shapes == {(0,)}:
-        return None
-    dtype = np.result_type(*dtypes)
-    ranks = {len(shape) for shape in shapes}
-    if len(shapes) == 1:
-        return Array(next(iter(shapes)), dtype)
-    return Array((None,), dtype) if ranks == {1} else None
+        dtype = np.result_type(*self.dtypes)
+        if len(self.shapes) == 1:
+            return Array(next(iter(self.shapes)), dtype)
+        return Array((None,), dtype) if {len(shape) for shape in self.shapes} == {1} else None
 
 
 def number_column(values: Sequence[Any], feature: Feature, where: str) -> Any:

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from stepwell.alignment import NANOSECONDS, Aligned, align, check_method, covers, rate_ticks
 from stepwell.bags.message_log import MessageLog, Topic, naming
 from stepwell.bags.message_values import (
+    LeafKinds,
     checked,
     encoded_feature,
     image_of,
@@ -35,7 +36,6 @@ from stepwell.bags.message_values import (
     leaves_of,
     number_column,
     pixels_of,
-    value_feature,
 )
 from stepwell.bags.ros_messages import MessageReader
 from stepwell.errors import DecodeError, FormatError
@@ -265,12 +265,12 @@ class RecordingReader(Reader):
         if is_image(topic.type):
             self._describe_images(log, topic, made)
         else:
-            names: dict[str, list[Any]] = {}
+            kinds: dict[str, LeafKinds] = {}
             for data in log.read(topic, rows):
                 for name, value in leaves_of(made.read(data)).items():
-                    names.setdefault(name, []).append(value)
-            for name, values in names.items():
-                feature = value_feature(values) if len(values) == len(rows) else None
+                    kinds.setdefault(name, LeafKinds()).add(value)
+            for name, each in kinds.items():
+                feature = each.feature() if each.count == len(rows) else None
                 if feature is not None:
                     shown = NO_NAME.sub("_", f"{prefix}.{name}")
                     made.leaves[shown], made.features[shown] = name, feature

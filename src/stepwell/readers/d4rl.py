@@ -6,6 +6,7 @@
     actions, rewards [N]
     terminals     [N] bool          1          0        0           the environment reached a terminal state
     timeouts      [N] bool          0          1        0           the episode was cut by a time limit
+    episode_terminals [N] bool      1          1        0           instead of it, in files of d3rlpy 1
     next_observations [N, ...]      not in all files
     infos/NAME    [N, ...]          e.g. qpos, goal
     metadata/NAME                   how the data were made
@@ -33,6 +34,8 @@ __all__ = ["D4rlReader"]
 NEEDED = ("observations", "actions", "rewards")
 OBSERVATIONS, NEXT = "observations", "next_observations"
 MODES = ("auto", "keep", "ignore")
+# the second is of d3rlpy, version 1
+CUTS = ("timeouts", "episode_terminals")
 # of observations that are compared before it is decided how next ones are kept
 LOOKED_AT_BYTES = 32 << 20
 
@@ -66,7 +69,9 @@ class D4rlReader(Reader):
                     f"{source}, {short[0]} has {found[short[0]].shape[0]} rows, actions have {self._num_steps}."
                 )
             self._terminals = _flags(found, "terminals", self._num_steps)
-            ends = self._terminals | _flags(found, "timeouts", self._num_steps)
+            ends = self._terminals.copy()
+            for name in CUTS:
+                ends |= _flags(found, name, self._num_steps)
             self._starts = _starts(ends)
             self._is_last_ended = bool(len(ends) and ends[-1])
             if not len(self):

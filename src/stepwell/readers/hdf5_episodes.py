@@ -206,10 +206,7 @@ class Hdf5Reader(Reader):
 
     def label(self, index: int) -> str:
         """Return file and name of an episode; see `Reader.label`."""
-        part = self._parts[index]
-        path = self._files.paths[part.file]
-        name = f"episode {part.name}" if self.layout.are_datasets else part.name
-        return f"{name} of {path}" if self.layout.episodes else path
+        return self._label(self._parts[index])
 
     @classmethod
     def _paths(cls, source: str) -> Sequence[str]:
@@ -471,7 +468,9 @@ class Hdf5Reader(Reader):
         return found[name]
 
     def _label(self, part: Part) -> str:
-        return self.label(self._parts.index(part))
+        path = self._files.paths[part.file]
+        name = f"episode {part.name}" if self.layout.are_datasets else part.name
+        return f"{name} of {path}" if self.layout.episodes else path
 
     def _ends(self, part: Part, found: Found) -> tuple[bool, bool]:
         """Return whether an episode terminated, and whether it was truncated."""

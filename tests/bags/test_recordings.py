@@ -155,6 +155,12 @@ def test_older_bags_of_ros_2_take_definitions_of_a_distribution(tmp_path: Path) 
         open_reader(folder, options={"distro": "ros3"})
 
 
+def test_a_database_alone_is_a_recording(tmp_path: Path) -> None:
+    database = next(write_bag2(tmp_path / "run").glob("*.db3"))
+    assert find_reader(database).name == "rosbag"
+    assert len(open_reader(database)[0].columns["timestamp"]) == COUNT // 3
+
+
 def test_what_is_not_read_is_left_out_with_a_warning(tmp_path: Path) -> None:
     from mcap.writer import Writer
 

@@ -154,6 +154,7 @@ def test_droid_cameras_are_called_by_their_roles(tmp_path: Path) -> None:
     assert [name for name in store.schema if name.startswith("videos")] == ["videos.wrist"]
     assert [episode["videos.wrist"].shape for episode in store] == [(30, 48, 64, 3)] * 2
     assert [episode.metadata["uuid"] for episode in store] == ["lab+0", "lab+1"]
+    assert store[1].metadata["episode"] == "success/day/episode_1/trajectory"
     assert (store[1]["action.joint_position"] == 1).all()
     with pytest.raises(FormatError, match=r"40 frames where there are 41 steps.*ignore="):
         open_reader(write_droid(tmp_path / "long", length=41) / "success/day/episode_0")[0]
@@ -300,3 +301,33 @@ def test_the_command_converts_what_it_recognises(tmp_path: Path, write, capsys: 
     for found, expected in zip(made, wanted, strict=True):
         assert found.metadata == expected.metadata
         assert all(np.array_equal(found[name], expected[name]) for name in made.schema)
+
+
+@pytest.mark.parametrize("is_jpeg", [True, False])
+def test_the_file_of_minari_alone_has_the_same_rows(tmp_path: Path, is_jpeg: bool) -> None:
+    pytest.importorskip("simplejpeg")
+    from reader_sets import write_minari
+
+    root = write_minari(tmp_path / "set", "hdf5", jpeg=is_jpeg)
+    alone = open_reader(root / "data" / "main_data.hdf5")
+    whole = open_reader(root)
+    assert (alone.name, alone.metadata["hdf5"]["layout"], whole.name) == ("hdf5", "minari", "minari")
+    assert {name.replace("_index_", "") for name in alone.schema} == set(whole.schema)
+    for found, wanted in zip(alone.episodes(), whole.episodes(), strict=True):
+        assert (found.terminated, found.truncated) == (wanted.terminated, wanted.truncated)
+        for name, rows in found.columns.items():
+            other = wanted.columns[name.replace("_index_", "")]
+            assert alone.schema[name].final == whole.schema[name.replace("_index_", "")].final
+            np.testing.assert_equal(list(rows), list(other))
+
+
+def test_robomimic_is_a_preset(tmp_path: Path) -> None:
+    from reader_sets import write_robomimic
+
+    path = write_robomimic(tmp_path / "a.hdf5")
+    by_layout, by_name = open_reader(path, "hdf5"), open_reader(path)
+    assert (by_layout.metadata["hdf5"]["layout"], by_name.name) == ("robomimic", "robomimic")
+    assert dict(by_layout.schema) == dict(by_name.schema)
+    for found, wanted in zip(by_layout.episodes(), by_name.episodes(), strict=True):
+        assert (found.terminated, found.truncated) == (wanted.terminated, wanted.truncated)
+        assert found.metadata["masks"] == wanted.metadata["masks"]

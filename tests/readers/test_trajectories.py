@@ -50,6 +50,8 @@ def test_nothing_is_read_without_trust(tmp_path: Path, capsys: pytest.CaptureFix
     assert (
         main(["convert", f"decision-transformer://{path}?trust=true", str(tmp_path / "b.well"), "--workers", "1"]) == 0
     )
+    assert main(["convert", str(path), str(tmp_path / "c.well"), "--with", "trust=true", "--workers", "1"]) == 0
+    assert main(["convert", str(path), str(tmp_path / "d.well"), "--with", "trust=/etc", "--workers", "1"]) == 1
     assert len(stepwell.open(tmp_path / "a.well")) == len(stepwell.open(tmp_path / "b.well")) == 3
 
 

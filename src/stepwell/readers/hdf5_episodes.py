@@ -137,6 +137,7 @@ class Hdf5Reader(Reader):
         }
         self.layout = self._chosen(layout, given)
         self._beside: dict[int, dict[str, Any]] = {}
+        self._grouped: tuple[Found, dict[str, dict[str, Any]]] | None = None
         self._parts = [part for number in range(len(self._files.paths)) for part in self._found(number)]
         if not self._parts:
             raise FormatError(f"{source} has no {self.what}s: no {self.layout.episodes}.")
@@ -197,6 +198,9 @@ class Hdf5Reader(Reader):
                 )
         return EpisodeData(columns, terminated=terminated, truncated=truncated, metadata=told)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_grouped": None}
+
     @property
     def in_place_schema(self) -> Schema:
         """The features, with what lies plainly in the files left there; see `Reader.in_place_schema`."""
@@ -241,7 +245,7 @@ class Hdf5Reader(Reader):
             if lacks:
                 raise self._other_layout(path, file, lacks)
             if not layout.episodes:
-                return [Part(number, Path(path).stem, "/", self._length(datasets_of(file), path))]
+                return [Part(number, _shown(path, self.source), "/", self._length(datasets_of(file), path))]
             group = file[layout.parent or "/"]
             numbers = self._numbers(group)
             masks = self._masks(file)
@@ -272,8 +276,11 @@ class Hdf5Reader(Reader):
 
     def _part(self, number: int, group: Any, name: str, masks: tuple[str, ...]) -> Part:
         place = group.name if self.layout.are_datasets else group[name].name
-        made = Part(number, name, place, 0, masks)
-        return replace(made, length=self._length(self._datasets(made), f"{group.file.filename}, {name}"))
+        made, steps = Part(number, name, place, 0, masks), self.layout.steps
+        # where it is known which dataset counts, not all of them are looked at
+        known = None if self.layout.are_datasets or not steps else group[name].get(steps)
+        found = self._datasets(made) if known is None else {steps.replace("/", "."): known}
+        return replace(made, length=self._length(found, f"{group.file.filename}, {name}"))
 
     def _datasets(self, part: Part) -> dict[str, Any]:
         """Return an episode's datasets by dotted names, with names of roles instead of serial numbers."""
@@ -284,13 +291,17 @@ class Hdf5Reader(Reader):
         return {_aliased(name, roles): each for name, each in found.items()} if roles else found
 
     def _numbered(self, part: Part) -> dict[str, Any]:
-        fits, found = self.layout.pattern().fullmatch, {}
-        for name, dataset in self._files.datasets(part.file).items():
-            match = fits(name)
-            if match is not None and match["number"] == part.name:
-                inner = match["part"]
-                found[match["name"] if inner is None else f"{match['name']}.{inner}"] = dataset
-        return found
+        """Return the datasets of an episode's number; those of a file are grouped once, as long as it is open."""
+        held = self._files.datasets(part.file)
+        if self._grouped is None or self._grouped[0] is not held:
+            fits, found = self.layout.pattern().fullmatch, {}  # type: ignore[var-annotated]
+            for name, dataset in held.items():
+                match = fits(name)
+                if match is not None:
+                    shown = match["name"] if match["part"] is None else f"{match['name']}.{match['part']}"
+                    found.setdefault(match["number"], {})[shown] = dataset
+            self._grouped = held, found
+        return self._grouped[1].get(part.name, {})
 
     def _length(self, found: Found, where: str) -> int:
         """Return the steps of an episode."""
@@ -632,6 +643,12 @@ def _usual_length(found: Found, where: str) -> int:
     if most == 1 and len(counts) > 1 and length - 1 not in counts and length + 1 not in counts:
         raise FormatError(f"{where}: which dataset has a row a step? It has: {_shapes(found)}. Say steps=NAME.")
     return length - 1 if length - 1 in counts and length > 1 else length
+
+
+def _shown(path: str, source: str) -> str:
+    """Return the name of an episode that is a file: that of the file, below the directory that was named."""
+    place = Path(path)
+    return place.relative_to(source).with_suffix("").as_posix() if place.is_relative_to(source) else place.stem
 
 
 def _beside(path: Path, pattern: str) -> list[Path]:

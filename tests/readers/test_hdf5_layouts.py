@@ -318,7 +318,7 @@ def test_the_file_of_minari_alone_has_the_same_rows(tmp_path: Path, is_jpeg: boo
         for name, rows in found.columns.items():
             other = wanted.columns[name.replace("_index_", "")]
             assert alone.schema[name].final == whole.schema[name.replace("_index_", "")].final
-            np.testing.assert_equal(list(rows), list(other))
+            np.testing.assert_equal(list(rows.array() if hasattr(rows, "array") else rows), list(other))
 
 
 def test_robomimic_is_a_preset(tmp_path: Path) -> None:

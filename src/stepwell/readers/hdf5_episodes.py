@@ -647,8 +647,9 @@ def _usual_length(found: Found, where: str) -> int:
 
 def _shown(path: str, source: str) -> str:
     """Return the name of an episode that is a file: that of the file, below the directory that was named."""
-    place = Path(path)
-    return place.relative_to(source).with_suffix("").as_posix() if place.is_relative_to(source) else place.stem
+    place, root = Path(path), Path(source)
+    is_below = place != root and place.is_relative_to(root)
+    return place.relative_to(root).with_suffix("").as_posix() if is_below else place.stem
 
 
 def _beside(path: Path, pattern: str) -> list[Path]:

@@ -169,7 +169,7 @@ def test_what_is_not_read_is_left_out_with_a_warning(tmp_path: Path) -> None:
         writer.start()
         parts = b"Part[] parts\n" + b"=" * 80 + b"\nMSG: tf2_msgs/Part\nint8 x"
         kinds = (
-            ("/a", "protobuf", "foxglove.Pose", "protobuf", b"..."),
+            ("/a", "flatbuffer", "foxglove.Pose", "flatbuffer", b"..."),
             ("/b", "cdr", "std_msgs/msg/Int16", "ros2msg", b"int16 data"),
             ("/c", "cdr", "tf2_msgs/msg/TF", "ros2msg", parts),
         )
@@ -183,10 +183,10 @@ def test_what_is_not_read_is_left_out_with_a_warning(tmp_path: Path) -> None:
     with pytest.warns(LeftOutWarning) as caught:
         reader = open_reader(tmp_path / "a.mcap")
     told = " ".join(str(each.message) for each in caught)
-    assert "/a" in told and "protobuf by protobuf" in told
+    assert "/a" in told and "flatbuffer by flatbuffer" in told
     assert "/c" in told and "lists of messages" in told
     assert reader[0].columns["b.data"].tolist() == [7] * 4
-    with pytest.raises(FormatError, match=r"/a: messages are encoded as protobuf by protobuf"):
+    with pytest.raises(FormatError, match=r"/a: messages are encoded as flatbuffer by flatbuffer"):
         open_reader(tmp_path / "a.mcap", options={"topics": "/a"})
 
 

@@ -1,4 +1,4 @@
-"""MCAP files: chunks of messages by topic, of ROS 1, ROS 2 and JSON.
+"""MCAP files: chunks of messages by topic, of ROS 1, ROS 2, protobuf and JSON.
 
 ::
 
@@ -38,7 +38,7 @@ RECORD = struct.Struct("<BQ")
 MESSAGE = struct.Struct("<HIQQ")
 # opcodes
 FOOTER, SCHEMA, CHANNEL, MESSAGES, CHUNK, DATA_END = 0x02, 0x03, 0x04, 0x05, 0x06, 0x0F
-ENCODINGS = {("ros1", "ros1msg"): "ros1", ("cdr", "ros2msg"): "cdr"}
+ENCODINGS = {("ros1", "ros1msg"): "ros1", ("cdr", "ros2msg"): "cdr", ("protobuf", "protobuf"): "protobuf"}
 HELD_CHUNKS = 2
 
 
@@ -202,7 +202,9 @@ def _topic(channel: Any, schema: Any) -> Topic:
         return Topic(channel.topic, "", channel.message_encoding, "", none, none)
     encoding = ENCODINGS.get((channel.message_encoding, schema.encoding), channel.message_encoding)
     is_read = encoding == "json" or (channel.message_encoding, schema.encoding) in ENCODINGS
-    definition = schema.data.decode("utf-8", "replace") if is_read else ""
+    # of protobuf it is bytes, one a letter
+    letters = "latin-1" if encoding == "protobuf" else "utf-8"
+    definition = schema.data.decode(letters, "replace") if is_read else ""
     told = encoding if is_read else f"{channel.message_encoding} by {schema.encoding}"
     return Topic(channel.topic, type_name(schema.name), told, definition, none, none)
 
@@ -212,7 +214,7 @@ class McapReader(RecordingReader):
     """Recordings in MCAP files: a file an episode, or a directory that ``ros2 bag`` wrote.
 
     Notes:
-        As for `RecordingReader`. Messages of ROS 1, ROS 2 and JSON are read; others are left out with a warning.
+        As for `RecordingReader`. Messages of ROS 1, ROS 2, protobuf and JSON are read; others are left out, and told.
     """
 
     name = "mcap"

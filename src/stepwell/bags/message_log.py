@@ -28,8 +28,8 @@ class Topic:
     Attributes:
         name: as recorded, "/camera/image".
         type: of its messages, "sensor_msgs/Image".
-        encoding: of the messages: "ros1", "cdr", "json", or another, which is not read.
-        definition: of the type; "" where the recording has none.
+        encoding: of the messages: "ros1", "cdr", "protobuf", "json", or another, which is not read.
+        definition: of the type, of protobuf as Latin-1; "" where the recording has none.
         times: int64 [n] nanoseconds, when messages were recorded.
         published: int64 [n] nanoseconds, when they were sent, where the recording says so.
         places: int64 [n, 3]: the number of a file or chunk, first byte, bytes; as its log means it.

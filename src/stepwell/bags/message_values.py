@@ -21,13 +21,27 @@ from stepwell.errors import DecodeError, FormatError
 from stepwell.formats.images import check_image, image_feature, image_format, image_head
 from stepwell.schema import Array, Feature, Image, Text
 
-__all__ = ["IMAGES", "LeafKinds", "Pixels", "image_of", "is_image", "leaves_of", "number_column", "pixels_of"]
+__all__ = [
+    "IMAGES",
+    "LeafKinds",
+    "Pixels",
+    "checked",
+    "encoded_feature",
+    "image_of",
+    "is_image",
+    "leaves_of",
+    "number_column",
+    "pixels_of",
+    "stamp_of",
+]
 
 IMAGES = ("Image", "CompressedImage")
 """Types of ``sensor_msgs`` and of Foxglove that are images."""
 
 PACKAGES = ("sensor_msgs", "foxglove_msgs", "foxglove.")
 MAX_DEPTH = 16
+# names of seconds and nanoseconds: of ROS 2 and 1, and of protobuf
+STAMPS = (frozenset(("sec", "secs", "seconds")), frozenset(("nanosec", "nsec", "nsecs", "nanos")))
 # dtype, channels, and their order in the file: of Bayer patterns the raw mosaic
 ENCODINGS: Mapping[str, tuple[str, int, Sequence[int] | None]] = {
     "rgb8": ("uint8", 3, None),
@@ -104,13 +118,24 @@ def pixels_of(message: Mapping[str, Any], where: str) -> Pixels:
     return Pixels(feature, height, step, row_bytes, order, is_swapped, data)
 
 
+def stamp_of(message: Mapping[str, Any]) -> int | None:
+    """Return when a message was made, in nanoseconds: of ROS by its header, of Foxglove by its timestamp."""
+    header = message.get("header")
+    stamp = header.get("stamp") if isinstance(header, Mapping) else message.get("timestamp")
+    if not isinstance(stamp, Mapping):
+        return None
+    parts = [next((stamp[name] for name in names if name in stamp), 0) for names in STAMPS]
+    return int(parts[0]) * 1_000_000_000 + int(parts[1])
+
+
 def leaves_of(message: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, Any]:
-    """Return the numbers, arrays and texts of a message by dotted names, without its header."""
+    """Return the numbers, arrays and texts of a message by dotted names, without its header or time stamp."""
     found: dict[str, Any] = {}
     if depth > MAX_DEPTH:
         raise DecodeError(f"{prefix}: messages within messages, {MAX_DEPTH} deep.")
     for name, value in message.items():
-        if name == "header" and not prefix:
+        is_stamp = name == "timestamp" and isinstance(value, Mapping) and not STAMPS[0].isdisjoint(value)
+        if not prefix and (name == "header" or is_stamp):
             continue
         if isinstance(value, Mapping):
             found |= leaves_of(value, f"{prefix}{name}.", depth + 1)

@@ -36,7 +36,9 @@ from stepwell.bags.message_values import (
     leaves_of,
     number_column,
     pixels_of,
+    stamp_of,
 )
+from stepwell.bags.protobuf_messages import ProtobufReader
 from stepwell.bags.ros_messages import MessageReader
 from stepwell.errors import DecodeError, FormatError
 from stepwell.formats.options import names_of
@@ -71,8 +73,7 @@ class Decoded:
     encoding: str
     definition: str
     prefix: str
-    is_json: bool = False
-    reader: MessageReader | None = None
+    reader: MessageReader | ProtobufReader | None = None
     # leaf of the messages by name of the feature; "" of images
     leaves: dict[str, str] = field(default_factory=dict)
     features: dict[str, Feature] = field(default_factory=dict)
@@ -100,7 +101,7 @@ class RecordingReader(Reader):
         align: what a step shows of a topic: "nearest" (default) message, "hold": the last one before, "linear":
             interpolated between two, of numbers; or several, joined by commas: ``"nearest,/joint_states=linear"``.
         time: of messages: "log" (default): when they were recorded; "publish": when they were sent; "header": their
-            ``header.stamp``, where they have one.
+            ``header.stamp``, or ``timestamp`` of Foxglove's, where they have one.
         ignore: names of features to leave out.
 
     Raises:
@@ -226,11 +227,10 @@ class RecordingReader(Reader):
         decoded = next(each for each in self._decoded if each.topic == topic.name)
         found = []
         for data in log.read(topic, np.arange(len(topic.times))):
-            header = decoded.read(data).get("header")
-            stamp = header.get("stamp") if isinstance(header, Mapping) else None
-            if not isinstance(stamp, Mapping):
+            stamp = stamp_of(decoded.read(data))
+            if stamp is None:
                 return topic.times
-            found.append(int(stamp.get("sec", 0)) * NANOSECONDS + int(stamp.get("nanosec", stamp.get("nsec", 0))))
+            found.append(stamp)
         return np.array(found, np.int64)
 
     def _found(self, log: MessageLog, wanted: Sequence[str]) -> list[Decoded]:
@@ -259,8 +259,10 @@ class RecordingReader(Reader):
             if not topic.definition:
                 raise FormatError(f"{topic.type} has no definition in the recording.")
             made.reader = MessageReader(topic.type, topic.definition, is_cdr=topic.encoding == "cdr")
+        elif topic.encoding == "protobuf":
+            made.reader = ProtobufReader(topic.type, topic.definition.encode("latin-1"))
         elif topic.encoding != "json":
-            raise FormatError(f"messages are encoded as {topic.encoding}. Read are: ROS 1, ROS 2 (CDR) and JSON")
+            raise FormatError(f"messages are encoded as {topic.encoding}. Read are: ROS 1, ROS 2 (CDR), protobuf, JSON")
         rows = np.arange(len(topic.times))
         if is_image(topic.type):
             self._describe_images(log, topic, made)
@@ -394,7 +396,7 @@ class RecordingReader(Reader):
                 places.append((_place(message["data"], data), feature.row_bytes))
             else:
                 found.append(pixels.array())
-        if spans is not None and len(places) == len(used):
+        if spans is not None and len(places) == len(used) and all(place >= 0 for place, _ in places):
             offsets = spans[1][used] + np.array([place for place, _ in places], np.int64)
             sizes = np.array([size for _, size in places], np.int64)
             files = self._numbers(index)[spans[0][used]]
@@ -476,9 +478,10 @@ def _at(values: Any, places: Int64s, aligned: Aligned, feature: Feature) -> Any:
 
 
 def _place(part: npt.NDArray[np.uint8], whole: bytes) -> int:
-    """Return where an array that was made of bytes begins in them."""
-    base = np.frombuffer(whole, np.uint8)
-    return int(part.__array_interface__["data"][0] - base.__array_interface__["data"][0])
+    """Return where bytes that were read out of a message lie in it; -1: nowhere."""
+    place = int(part.__array_interface__["data"][0] - np.frombuffer(whole, np.uint8).__array_interface__["data"][0])
+    # of protobuf they are a copy
+    return place if 0 <= place <= len(whole) - part.nbytes else whole.find(part.tobytes())
 
 
 def _rate(ticks: Int64s) -> float | None:

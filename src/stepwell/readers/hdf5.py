@@ -330,7 +330,9 @@ def lies_plain(dataset: Any, path: str) -> bool:
         return False
     if dataset.chunks is None:
         return dataset.id.get_offset() is not None
-    is_plain = dataset.id.get_create_plist().get_nfilters() == 0 and dataset.chunks[1:] == dataset.shape[1:]
+    # HDF5 before 1.12.3 does not list chunks
+    is_listed = hasattr(dataset.id, "chunk_iter") and dataset.chunks[1:] == dataset.shape[1:]
+    is_plain = is_listed and dataset.id.get_create_plist().get_nfilters() == 0
     # a chunk that was never written is not in the file
     return bool(is_plain and dataset.id.get_num_chunks() == -(-dataset.shape[0] // dataset.chunks[0]))
 

@@ -162,10 +162,13 @@ class Hdf5Reader(Reader):
         first = first_file(source)
         if first is None or not is_hdf5(first):
             return ""
-        with suppress(MissingDependencyError):
-            files = Hdf5Files([first])
+        files = Hdf5Files([first])
+        try:
             return f"{first} is an HDF5 file with {_content(files.open(0))}. {_advice()}"
-        return ""
+        except MissingDependencyError:
+            return ""
+        finally:
+            files.close()
 
     @classmethod
     def files(cls, source: str, **options: Any) -> Sequence[str]:

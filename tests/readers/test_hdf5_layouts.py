@@ -135,6 +135,14 @@ def test_json_that_counts_other_steps_is_an_error(tmp_path: Path) -> None:
         open_reader(path)
 
 
+def test_episodes_that_json_lists_and_the_file_lacks_are_told(tmp_path: Path) -> None:
+    path = write_maniskill(tmp_path / "demos")
+    with h5py.File(path, "a") as file:
+        del file["traj_1"]
+    with pytest.warns(LeftOutWarning, match=r"trajectory.h5: 1: left out, the JSON beside lists these episodes"):
+        assert len(open_reader(path)) == 2
+
+
 def test_json_that_is_a_link_out_of_the_directory_is_not_read(tmp_path: Path) -> None:
     path = write_maniskill(tmp_path / "demos")
     (tmp_path / "secret.json").write_text(path.with_suffix(".json").read_text())

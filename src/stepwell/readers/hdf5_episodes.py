@@ -254,10 +254,18 @@ class Hdf5Reader(Reader):
             masks = self._masks(file)
             lost = {member for members in masks.values() for member in members} - set(numbers)
             warn_of_left_out(f"{path}, {layout.masks}", sorted(lost), f"there are no {self.what}s of these names")
+            self._warn_of_listed(number, numbers)
             return [
                 self._part(number, group, name, tuple(mask for mask, members in masks.items() if name in members))
                 for name in numbers
             ]
+
+    def _warn_of_listed(self, number: int, names: Sequence[str]) -> None:
+        """Warn of episodes that the JSON beside a file lists, and the file does not have."""
+        listed = {str(entry.get("episode_id")) for entry in _entries(self._json(number))}
+        lost = sorted(listed - {name.rpartition("_")[2] for name in names}, key=natural)
+        reason = "the JSON beside lists these episodes, and the file does not have them"
+        warn_of_left_out(self._files.paths[number], lost, reason)
 
     def _masks(self, file: Any) -> dict[str, set[str]]:
         """Return the names of episodes in each mask of a file."""
@@ -682,12 +690,14 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 def _entry(beside: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return what JSON says of an episode of a number, such as ``{"episodes": [{"episode_id": 7, ...}]}``."""
-    entries = beside.get("episodes")
     number = name.rpartition("_")[2]
-    for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, dict) and str(entry.get("episode_id")) == number:
-            return entry
-    return {}
+    return next((entry for entry in _entries(beside) if str(entry.get("episode_id")) == number), {})
+
+
+def _entries(beside: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what JSON lists of episodes."""
+    entries = beside.get("episodes")
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
 def _aliased(name: str, roles: Mapping[str, str]) -> str:

@@ -26,7 +26,10 @@ from robot_sets import write_act, write_dqn_replay, write_dreamer_v3, write_mani
 from test_huggingface import make_table, save_to_disk, write_parquet
 
 # zarr warns of names that a damaged archive lists; processes are forked beside threads that they do not need
-pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning", "ignore::DeprecationWarning")
+# what a file lists and does not have is told
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::zarr.errors.ZarrUserWarning", "ignore::DeprecationWarning", "ignore::stepwell.errors.LeftOutWarning"
+)
 # all of them: STEPWELL_STRANGERS=1000000
 COUNT = int(os.environ.get("STEPWELL_STRANGERS", "7"))
 

@@ -201,6 +201,17 @@ class Hdf5Reader(Reader):
                 )
         return EpisodeData(columns, terminated=terminated, truncated=truncated, metadata=told)
 
+    def keep(self, features: Mapping[str, Feature]) -> None:
+        """Read some features alone, as these features, of the shapes and dtypes that the file has."""
+        self._names = {name: name for name in features}
+        self.schema = store_schema(features, self.source)
+        self._stays &= features.keys()
+
+    def attributes(self, index: int) -> dict[str, Any]:
+        """Return all attributes of an episode's group."""
+        part = self._parts[index]
+        return read_attributes(self._files.paths[part.file], part.group)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_grouped": None}
 

@@ -11,10 +11,8 @@
 
 from __future__ import annotations
 
-import glob
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -25,16 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.video_files import VideoFile
-from stepwell.errors import DecodeError, FormatError, MissingDependencyError, UntrustedFileError
-from stepwell.files.local_files import read_regular
+from stepwell.errors import DecodeError, FormatError, MissingDependencyError
 from stepwell.formats.images import check_image, image_feature, image_head
 from stepwell.formats.options import names_of, renames_of
 from stepwell.formats.reader import Reader, left_out, store_schema, warn_of_left_out, with_told_finals
 from stepwell.formats.registry import register_reader
 from stepwell.formats.source_files import natural
-from stepwell.json_text import parse_json
 from stepwell.readers.hdf5 import (
-    SUFFIXES,
     Hdf5Files,
     can_stay,
     datasets_of,
@@ -52,27 +47,32 @@ from stepwell.readers.hdf5 import (
     value_of,
 )
 from stepwell.readers.hdf5_layouts import PRESETS, Hdf5Layout, fitting_layouts, looked_for
+from stepwell.readers.hdf5_places import (
+    aliased,
+    entries_of,
+    entry_of,
+    files_beside,
+    first_file,
+    hdf5_paths,
+    parsed_object,
+    short_values,
+    shown_name,
+)
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import span_feature
 from stepwell.schema import Feature, Schema
 from stepwell.store.values import EncodedRows
 
-__all__ = ["Hdf5Reader", "Part", "first_file", "hdf5_paths", "short_values"]
+__all__ = ["MINARI", "Hdf5Reader", "Part"]
 
 MODES = ("auto", "keep", "ignore")
 VIDEOS = "videos."
 ACTIONS = ("action", "actions")
 # names in metadata that say how many steps an episode has
 COUNTS = ("num_samples", "total_steps", "elapsed_steps", "trajectory_length")
-# a simulator's XML of each demonstration is larger than most of them
-MAX_TOLD_BYTES = 4096
-MAX_JSON_BYTES = 256 << 20
 # of an episode's observations of one name, up to which all are compared with the next ones
 COMPARED_BYTES = 1 << 20
 MINARI = "main_data.hdf5"
-# folders below a directory that are looked into to find out what it is
-MOST_FOLDERS = 16
-MOST_ENTRIES = 4096
 MOST_TOLD = 12
 
 Found = Mapping[str, Any]
@@ -177,7 +177,7 @@ class Hdf5Reader(Reader):
         for path in map(Path, () if Path(source).is_dir() else source.split("\n")):
             for layout in PRESETS.values():
                 for pattern in filter(None, (layout.json, layout.videos)):
-                    found += [str(each) for each in _beside(path, pattern)]
+                    found += [str(each) for each in files_beside(path, pattern)]
         return list(dict.fromkeys(found))
 
     def __len__(self) -> int:
@@ -259,7 +259,7 @@ class Hdf5Reader(Reader):
             if lacks:
                 raise self._other_layout(path, file, lacks)
             if not layout.episodes:
-                return [Part(number, _shown(path, self.source), "/", self._length(datasets_of(file), path))]
+                return [Part(number, shown_name(path, self.source), "/", self._length(datasets_of(file), path))]
             group = file[layout.parent or "/"]
             numbers = self._numbers(group)
             masks = self._masks(file)
@@ -273,7 +273,7 @@ class Hdf5Reader(Reader):
 
     def _warn_of_listed(self, number: int, names: Sequence[str]) -> None:
         """Warn of episodes that the JSON beside a file lists, and the file does not have."""
-        listed = {str(entry.get("episode_id")) for entry in _entries(self._json(number))}
+        listed = {str(entry.get("episode_id")) for entry in entries_of(self._json(number))}
         lost = sorted(listed - {name.rpartition("_")[2] for name in names}, key=natural)
         reason = "the JSON beside lists these episodes, and the file does not have them"
         warn_of_left_out(self._files.paths[number], lost, reason)
@@ -310,7 +310,7 @@ class Hdf5Reader(Reader):
             return self._numbered(part)
         found = datasets_of(self._files.open(part.file)[part.group])
         roles = self._roles(part)
-        return {_aliased(name, roles): each for name, each in found.items()} if roles else found
+        return {aliased(name, roles): each for name, each in found.items()} if roles else found
 
     def _numbered(self, part: Part) -> dict[str, Any]:
         """Return the datasets of an episode's number; those of a file are grouped once, as long as it is open."""
@@ -535,7 +535,7 @@ class Hdf5Reader(Reader):
         if layout.episodes and len(self._files.paths) > 1:
             told["file"] = Path(path).name
         beside = self._json(part.file)
-        told |= short_values(beside if not layout.episodes else _entry(beside, part.name))
+        told |= short_values(beside if not layout.episodes else entry_of(beside, part.name))
         return {name: value for name, value in told.items() if name not in ("terminated", "truncated", "final")}
 
     def _json(self, number: int) -> dict[str, Any]:
@@ -543,8 +543,8 @@ class Hdf5Reader(Reader):
         if not self.layout.json:
             return {}
         if number not in self._beside:
-            paths = _beside(Path(self._files.paths[number]), self.layout.json)
-            self._beside[number] = _parsed(paths[0]) if paths else {}
+            paths = files_beside(Path(self._files.paths[number]), self.layout.json)
+            self._beside[number] = parsed_object(paths[0]) if paths else {}
         return self._beside[number]
 
     def _roles(self, part: Part) -> dict[str, str]:
@@ -561,8 +561,8 @@ class Hdf5Reader(Reader):
         if not self.layout.videos:
             return {}
         roles = self._roles(part)
-        paths = _beside(Path(self._files.paths[part.file]), self.layout.videos)
-        return {f"{VIDEOS}{_aliased(path.stem, roles)}": path for path in paths}
+        paths = files_beside(Path(self._files.paths[part.file]), self.layout.videos)
+        return {f"{VIDEOS}{aliased(path.stem, roles)}": path for path in paths}
 
     def _video_rows(self, part: Part, name: str) -> VideoFile:
         videos = self._videos(part)
@@ -577,47 +577,6 @@ class Hdf5Reader(Reader):
         # a camera goes on for a moment after the last step
         is_longer = found.num_rows > part.length
         return _video(videos[name], found.frames["seconds"][: part.length]) if is_longer else found
-
-
-def hdf5_paths(source: str, key: Any = None) -> Sequence[str]:
-    """Return the HDF5 files of a source."""
-    if "://" in source:
-        raise FormatError(f"{source}: HDF5 files are read from this machine. Copy them here first.")
-    paths = []
-    for part in source.split("\n"):
-        place = Path(part)
-        below = [str(path) for path in place.rglob("*") if path.suffix in SUFFIXES] if place.is_dir() else [part]
-        paths += sorted(below, key=key)
-    if not paths:
-        raise FormatError(f"{source} holds no HDF5 files ({', '.join(SUFFIXES)}).")
-    return paths
-
-
-def first_file(source: str) -> str | None:
-    """Return an HDF5 file of a source: itself, or one in it or in the first folders of it, without a walk of all."""
-    place = Path(source.partition("\n")[0])
-    if "://" in source or not place.is_dir():
-        return None if "://" in source else str(place)
-    try:
-        inside = list(islice(place.iterdir(), MOST_ENTRIES))
-        folders = sorted(path for path in inside if path.is_dir())[:MOST_FOLDERS]
-        entries = (path for folder in folders for path in islice(folder.iterdir(), MOST_ENTRIES))
-        return next((str(path) for path in (*sorted(inside), *entries) if path.suffix in SUFFIXES), None)
-    except OSError:
-        return None
-
-
-def short_values(attributes: Mapping[str, Any], *, parse: bool = False) -> dict[str, Any]:
-    """Return attributes that JSON holds and that are not larger than an episode's numbers."""
-    told: dict[str, Any] = {}
-    for name, given in attributes.items():
-        value = given
-        if parse and isinstance(value, str) and value[:1] in "{[":
-            with suppress(ValueError, RecursionError):
-                value = parse_json(value)
-        if len(str(value)) <= MAX_TOLD_BYTES and isinstance(value, str | int | float | bool | list | dict):
-            told[name] = value
-    return told
 
 
 def _fitting(path: str) -> list[Hdf5Layout]:
@@ -665,60 +624,6 @@ def _usual_length(found: Found, where: str) -> int:
     if most == 1 and len(counts) > 1 and length - 1 not in counts and length + 1 not in counts:
         raise FormatError(f"{where}: which dataset has a row a step? It has: {_shapes(found)}. Say steps=NAME.")
     return length - 1 if length - 1 in counts and length > 1 else length
-
-
-def _shown(path: str, source: str) -> str:
-    """Return the name of an episode that is a file: that of the file, below the directory that was named."""
-    place, root = Path(path), Path(source)
-    is_below = place != root and place.is_relative_to(root)
-    return place.relative_to(root).with_suffix("").as_posix() if is_below else place.stem
-
-
-def _beside(path: Path, pattern: str) -> list[Path]:
-    """Return the files that fit a pattern below a file's directory, none of which is a link out of it."""
-    folder = path.parent
-    found = sorted(folder.glob(pattern.replace("{stem}", glob.escape(path.stem))), key=lambda each: natural(each.name))
-    root = folder.resolve()
-    for each in found:
-        if not each.resolve().is_relative_to(root):
-            raise UntrustedFileError(
-                f"{each} is a link that leads out of {folder}, and was not read. Copy the file there."
-            )
-    return found
-
-
-def _parsed(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise ValueError(f"more than {MAX_JSON_BYTES} bytes")
-        told = parse_json(read_regular(path))
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{path}: {error}. It should be a JSON object.") from error
-    if not isinstance(told, dict):
-        raise FormatError(f"{path} holds a {type(told).__name__}. It should be a JSON object.")
-    return told
-
-
-def _entry(beside: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return what JSON says of an episode of a number, such as ``{"episodes": [{"episode_id": 7, ...}]}``."""
-    number = name.rpartition("_")[2]
-    return next((entry for entry in _entries(beside) if str(entry.get("episode_id")) == number), {})
-
-
-def _entries(beside: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what JSON lists of episodes."""
-    entries = beside.get("episodes")
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-
-
-def _aliased(name: str, roles: Mapping[str, str]) -> str:
-    """Return a dotted name with roles instead of serial numbers: cameras.13062452_left is cameras.wrist_left."""
-    parts = name.split(".")
-    for place, part in enumerate(parts):
-        for serial, role in roles.items():
-            if part == serial or part.startswith((f"{serial}_", f"{serial}-")):
-                parts[place] = role + part[len(serial) :]
-    return ".".join(parts)
 
 
 def _video(path: Path, timestamps: Any = None) -> VideoFile:

@@ -22,8 +22,9 @@ from typing import Any
 from stepwell.errors import LeftOutWarning
 from stepwell.formats.registry import register_reader
 from stepwell.readers.hdf5 import is_hdf5, read_attributes, top_names
-from stepwell.readers.hdf5_episodes import MINARI, Hdf5Reader, Part, first_file, hdf5_paths, short_values
+from stepwell.readers.hdf5_episodes import MINARI, Hdf5Reader, Part
 from stepwell.readers.hdf5_layouts import PRESETS
+from stepwell.readers.hdf5_places import first_file, hdf5_paths, short_values
 from stepwell.recorders.sources import EpisodeData
 
 __all__ = ["RobomimicReader"]

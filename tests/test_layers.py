@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "stepwell"
 # from the bottom up; parts of one row may not import each other
 LAYERS = (
     ("errors",),
-    ("json_text", "lazy", "process", "progress", "sizes"),
+    ("alignment", "json_text", "lazy", "process", "progress", "sizes"),
     ("schema", "kernels", "files"),
     ("codecs",),
     ("references",),
@@ -23,7 +23,7 @@ LAYERS = (
     ("recorders", "sb3", "torchrl", "service"),
     ("reverb",),
     ("formats",),
-    ("lerobot", "beton", "webdataset", "tfds", "readers"),
+    ("lerobot", "beton", "webdataset", "tfds", "readers", "bags"),
     ("ffcv",),
     ("ray",),
     ("cli",),

@@ -19,6 +19,7 @@ pytest.importorskip("av")
 pytest.importorskip("imagecodecs")
 pytest.importorskip("simplejpeg")
 from reader_sets import classes, d4rl, episodes, minari_arrow, minari_hdf5, robomimic, write_replay
+from robot_sets import write_act, write_aloha, write_dqn_replay, write_dreamer_v3, write_maniskill
 from test_huggingface import make_table, save_to_disk, write_parquet
 
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
@@ -61,6 +62,11 @@ def lerobot_v3(root: Path) -> str:
     return f"lerobot://{tiny_lerobot(root / 'set', version='v3.0', lengths=[4, 3])}"
 
 
+def dqn_replay(root: Path) -> str:
+    write_dqn_replay(root / "logs", [5, 3, 8], 40)
+    return f"dqn-replay://{root}/logs"
+
+
 SETS: dict[str, Callable[[Path], Any]] = {
     "lerobot v2.1": lerobot_v2,
     "lerobot v3.0": lerobot_v3,
@@ -74,6 +80,11 @@ SETS: dict[str, Callable[[Path], Any]] = {
     "minari arrow": lambda root: f"minari://{minari_arrow(root)}",
     "d4rl": lambda root: f"d4rl://{d4rl(root)}",
     "robomimic": lambda root: f"robomimic://{robomimic(root)}",
+    "hdf5, act": lambda root: f"hdf5://{write_act(root / 'act')}",
+    "hdf5, aloha": lambda root: f"hdf5://{write_aloha(root / 'aloha')}",
+    "hdf5, maniskill": lambda root: f"hdf5://{write_maniskill(root / 'demos')}",
+    "dreamer": lambda root: f"dreamer://{write_dreamer_v3(root / 'replay')}",
+    "dqn-replay": dqn_replay,
     "zarr": lambda root: (write_replay(root / "p.zarr"), f"zarr://{root}/p.zarr")[1],
     "huggingface arrow": lambda root: f"huggingface://{save_to_disk(root / 'set', make_table())}",
     "huggingface parquet": lambda root: f"huggingface://{write_parquet(root / 'set', make_table())}",
@@ -91,6 +102,7 @@ def feature_bytes(path: Path) -> dict[str, bytes]:
 
 # the store in the cache holds their rows itself: there is nothing to convert
 HELD = {"minari hdf5", "minari arrow", "d4rl", "zarr", "huggingface arrow", "huggingface parquet"}
+HELD |= {"hdf5, maniskill", "dreamer", "dqn-replay"}
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -7,7 +7,7 @@ import pytest
 
 import stepwell
 from stepwell import convert
-from stepwell.errors import FormatError
+from stepwell.errors import FormatError, LeftOutWarning
 from stepwell.formats import find_reader, open_reader
 
 pytest.importorskip("h5py")
@@ -138,3 +138,17 @@ def test_other_orders_of_bytes_are_read_as_numbers(tmp_path: Path):
     reader = open_reader(tmp_path / "a.hdf5")
     assert reader.schema["actions"].np_dtype == np.dtype("<f4")
     assert np.array_equal(reader[1].columns["actions"], arrays["actions"][10:20])
+
+
+def test_files_of_d3rlpy_1_are_cut_at_the_ends_of_their_episodes(tmp_path: Path):
+    import h5py
+
+    arrays = write_d4rl(tmp_path / "a.h5", next_observations=False)
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        del file["timeouts"]
+        file["episode_terminals"] = arrays["terminals"] | arrays["timeouts"]
+        file["discrete_action"], file["version"] = False, "1.0"
+    with pytest.warns(LeftOutWarning):
+        reader = open_reader(tmp_path / "a.h5")
+    ends = [(len(episode.columns["actions"]), episode.terminated, episode.truncated) for episode in reader.episodes()]
+    assert ends == [(10, True, False), (10, False, True), (10, False, False)]

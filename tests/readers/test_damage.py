@@ -15,6 +15,7 @@ pytest.importorskip("zarr")
 pytest.importorskip("simplejpeg")
 pytest.importorskip("imagecodecs")
 from reader_sets import write_d4rl, write_minari, write_replay, write_robomimic
+from robot_sets import write_act, write_aloha, write_dqn_replay, write_dreamer_v3, write_maniskill
 from test_huggingface import make_table, save_to_disk, write_parquet
 
 # zarr warns of names that a damaged archive lists
@@ -72,9 +73,43 @@ def huggingface_parquet(root: Path) -> tuple[Path, Path]:
     return source, source / "data" / "train-00000-of-00001.parquet"
 
 
+def act(root: Path) -> tuple[Path, Path]:
+    return write_act(root / "act", {0: 2, 1: 3}), root / "act" / "episode_1.hdf5"
+
+
+def aloha(root: Path) -> tuple[Path, Path]:
+    return write_aloha(root / "aloha", {0: 2, 1: 3}), root / "aloha" / "episode_1.hdf5"
+
+
+def maniskill(root: Path) -> tuple[Path, Path]:
+    path = write_maniskill(root / "demos")
+    return path, path
+
+
+def maniskill_json(root: Path) -> tuple[Path, Path]:
+    path = write_maniskill(root / "demos")
+    return path, path.with_suffix(".json")
+
+
+def dreamer(root: Path) -> tuple[Path, Path]:
+    source = write_dreamer_v3(root / "replay")
+    return source, next(source.glob("*-id1-*"))
+
+
+def dqn_replay(root: Path) -> tuple[Path, Path]:
+    write_dqn_replay(root / "logs", [5, 3, 8], 40)
+    return root / "logs", root / "logs" / "$store$_observation_ckpt.0.gz"
+
+
 @pytest.mark.parametrize(
     ("make", "name", "count"),
     [
+        (act, "hdf5", 25),
+        (aloha, "hdf5", 25),
+        (maniskill, "hdf5", 25),
+        (maniskill_json, "hdf5", 25),
+        (dreamer, "dreamer", 100),
+        (dqn_replay, "dqn-replay", 100),
         (robomimic, "robomimic", 25),
         (packed_robomimic, "robomimic", 25),
         (d4rl, "d4rl", 40),

@@ -133,7 +133,7 @@ def test_rows_that_are_too_many_are_told(tmp_path: Path):
     with h5py.File(root / "data" / "main_data.hdf5", "a") as file:
         del file["episode_1/actions"]
         file["episode_1/actions"] = np.zeros((9, 2), np.float32)
-    with pytest.raises(FormatError, match=r"episode_1/actions has 9 rows\. Expected are 3"):
+    with pytest.raises(FormatError, match=r"episode_1 of .*actions has \(9, 2\) where there are 3 steps"):
         open_reader(root)[1]
 
 

@@ -73,7 +73,7 @@ ERRORS: dict[str, tuple[Callable[[Path], Path], str, Callable[[Path], None], str
     "d4rl: rewards": (d4rl, "d4rl", in_hdf5(lambda f: resized(f, "rewards", 3)), "rewards has 3 rows"),
     "minari: steps": (
         minari_hdf5, "minari", in_hdf5(lambda f: f["episode_1"].attrs.modify("total_steps", 8), MINARI),
-        "total_steps 8",
+        "total_steps says 8",
     ),
     "minari: an episode": (minari_hdf5, "minari", in_hdf5(lambda f: f.pop("episode_1"), MINARI), "has 2 episodes"),
     "minari: steps of a table": (

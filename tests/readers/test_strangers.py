@@ -22,10 +22,14 @@ pytest.importorskip("simplejpeg")
 pytest.importorskip("imagecodecs")
 import h5py
 from reader_sets import classes, d4rl, episodes, minari_arrow, minari_hdf5, robomimic, write_replay, write_robomimic
+from robot_sets import write_act, write_dqn_replay, write_dreamer_v3, write_maniskill
 from test_huggingface import make_table, save_to_disk, write_parquet
 
 # zarr warns of names that a damaged archive lists; processes are forked beside threads that they do not need
-pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning", "ignore::DeprecationWarning")
+# what a file lists and does not have is told
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::zarr.errors.ZarrUserWarning", "ignore::DeprecationWarning", "ignore::stepwell.errors.LeftOutWarning"
+)
 # all of them: STEPWELL_STRANGERS=1000000
 COUNT = int(os.environ.get("STEPWELL_STRANGERS", "7"))
 
@@ -43,6 +47,11 @@ def huggingface_parquet(root: Path) -> Path:
     return write_parquet(root / "set", make_table())
 
 
+def dqn_replay(root: Path) -> Path:
+    write_dqn_replay(root / "logs", [5, 3, 8], 40)
+    return root / "logs"
+
+
 @pytest.mark.parametrize(
     ("make", "name"),
     [
@@ -55,6 +64,10 @@ def huggingface_parquet(root: Path) -> Path:
         (huggingface_parquet, "huggingface"),
         (classes, "folders"),
         (episodes, "folders"),
+        (lambda root: write_act(root / "act", {0: 2, 1: 2}), "hdf5"),
+        (lambda root: write_maniskill(root / "demos").parent, "hdf5"),
+        (lambda root: write_dreamer_v3(root / "replay"), "dreamer"),
+        (dqn_replay, "dqn-replay"),
     ],
 )
 def test_evil_copies_do_nothing(tmp_path: Path, make: Callable[[Path], Path], name: str) -> None:

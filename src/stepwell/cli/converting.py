@@ -27,6 +27,7 @@ from stepwell.errors import (
 )
 from stepwell.formats.conversion import convert, open_source
 from stepwell.formats.opening import open
+from stepwell.formats.options import flag_of
 from stepwell.json_text import parse_json
 from stepwell.recorders.recoding import image_names
 from stepwell.recorders.resuming import read_plan
@@ -121,7 +122,11 @@ def _source_options(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.revision is not None and isinstance(arguments.source, Path) and arguments.source.exists():
         raise FormatError("--revision is of sources on the hub; this one is on this machine. Leave it out.")
     flags = {"revision": arguments.revision, "ignore": arguments.ignore}
-    return given_options(arguments.settings, {name: value for name, value in flags.items() if value})
+    options = given_options(arguments.settings, {name: value for name, value in flags.items() if value})
+    if "trust" in options:
+        # a directory goes to --trust; of pickles it is yes or no
+        options["trust"] = flag_of("trust", options["trust"])
+    return options
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from stepwell.lazy import load_name
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
     "FileSpans": "stepwell.references.file_spans",
+    "Hdf5Layout": "stepwell.readers.hdf5_layouts",
     "Reader": "stepwell.formats.reader",
     "convert": "stepwell.formats.conversion",
     "even_splits": "stepwell.formats.splits",
@@ -25,6 +26,7 @@ _HOMES: dict[str, str] = {
 
 __all__: list[str] = [
     "FileSpans",
+    "Hdf5Layout",
     "Reader",
     "convert",
     "even_splits",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Collection
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
 from stepwell.store.beneath import read_again
 
-__all__ = ["npy_array", "npy_head", "npz_arrays", "numpy_dtype"]
+__all__ = ["MAX_RATIO", "npy_array", "npy_head", "npz_arrays", "numpy_dtype"]
 
 MAX_RATIO = 1032
 SUFFIX = ".npy"
@@ -61,14 +62,15 @@ def npy_array(data: bytes) -> npt.NDArray[Any]:
     return read_again(read)
 
 
-def npz_arrays(file: BinaryIO) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a ``.npz`` file by name; ValueError where it is none, or claims more than it can hold."""
+def npz_arrays(file: BinaryIO, names: Collection[str] | None = None) -> dict[str, npt.NDArray[Any]]:
+    """Return arrays of a ``.npz`` file by name; ValueError where it is none, or claims more than it can hold."""
     try:
         num_bytes = file.seek(0, io.SEEK_END)
         with zipfile.ZipFile(file) as archive:
             return {
                 member.filename.removesuffix(SUFFIX): npy_array(_member(archive, member, num_bytes))
                 for member in archive.infolist()
+                if names is None or member.filename.removesuffix(SUFFIX) in names
             }
     except ValueError:
         raise

@@ -165,7 +165,7 @@ def open_address(
         cache=cache_directory() if cache is None else Path(cache),
         address=told_address(address, kind.name),
     )
-    return cached.open(lambda path: _build(path, made_reader(kind, address), files, keys, progress))
+    return cached.open(lambda path: _build(path, made_reader(kind, address, trust), files, keys, progress))
 
 
 def _build(

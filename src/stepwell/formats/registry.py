@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -64,12 +64,18 @@ _REGISTRY: dict[str, type[Reader]] = {}
 _BUILT_IN = {
     "beton": "stepwell.beton.reader",
     "d4rl": "stepwell.readers.d4rl",
+    "decision-transformer": "stepwell.readers.trajectories",
+    "dqn-replay": "stepwell.readers.dqn_replay",
+    "dreamer": "stepwell.readers.dreamer",
     "folders": "stepwell.readers.folders",
+    "hdf5": "stepwell.readers.hdf5_episodes",
     "huggingface": "stepwell.readers.huggingface",
     "lerobot": "stepwell.lerobot.reader",
+    "mcap": "stepwell.bags.mcap_files",
     "minari": "stepwell.readers.minari",
     "robomimic": "stepwell.readers.robomimic",
     "rlds": "stepwell.tfds.reader",
+    "rosbag": "stepwell.bags.ros_bags",
     "tfds": "stepwell.tfds.reader",
     "webdataset": "stepwell.webdataset.reader",
     "webdataset-episodes": "stepwell.webdataset.episodes_reader",
@@ -230,12 +236,14 @@ def open_reader(
     kind = reader_of(address)
     check_address(kind, address)
     check_boundaries(address.source, trust)
-    return made_reader(kind, address)
+    return made_reader(kind, address, trust)
 
 
-def made_reader(kind: type[Reader], address: Address) -> Reader:
-    """Return a reader of a source whose options were checked."""
+def made_reader(kind: type[Reader], address: Address, trust: Trust = None) -> Reader:
+    """Return a reader of a source whose options were checked; one of pickles is told of ``trust=True``."""
     own = _own_options(kind)
+    if trust is True and "trust" in own:
+        address = replace(address, options={"trust": True, **address.options})
     common = {name: value for name, value in address.options.items() if name in COMMON and name not in own}
     reader = kind(address.source, **{name: value for name, value in address.options.items() if name not in common})
     for name, value in common.items():

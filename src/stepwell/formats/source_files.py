@@ -45,6 +45,7 @@ __all__ = [
     "expand_braces",
     "named_texts",
     "names_files",
+    "natural",
     "skipped_numbers",
     "source_files",
     "walked",
@@ -365,3 +366,9 @@ def _check_links(paths: Iterable[str], base: str, trust: Trust) -> None:
             check_reach(path, within, of="links of this data set")
             if not os.path.isdir(path):  # noqa: PTH112
                 check_regular(path)
+
+
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """Return a key by which numbers in names count as numbers."""
+    parts = re.split(r"(\d+)", name)
+    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts if part]

@@ -6,6 +6,7 @@
     actions, rewards [N]
     terminals     [N] bool          1          0        0           the environment reached a terminal state
     timeouts      [N] bool          0          1        0           the episode was cut by a time limit
+    episode_terminals [N] bool      1          1        0           instead of it, in files of d3rlpy 1
     next_observations [N, ...]      not in all files
     infos/NAME    [N, ...]          e.g. qpos, goal
     metadata/NAME                   how the data were made
@@ -24,7 +25,7 @@ import numpy.typing as npt
 from stepwell.errors import FormatError
 from stepwell.formats.reader import Reader, left_out, store_schema, warn_of_left_out, with_told_finals
 from stepwell.formats.registry import register_reader
-from stepwell.readers.hdf5 import Hdf5Files, feature_of, is_hdf5, read_rows, read_varying, top_names
+from stepwell.readers.hdf5 import Hdf5Files, feature_of, is_hdf5, read_rows, top_names, value_of
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature
 
@@ -33,7 +34,8 @@ __all__ = ["D4rlReader"]
 NEEDED = ("observations", "actions", "rewards")
 OBSERVATIONS, NEXT = "observations", "next_observations"
 MODES = ("auto", "keep", "ignore")
-MAX_TOLD = 4096
+# the second is of d3rlpy, version 1
+CUTS = ("timeouts", "episode_terminals")
 # of observations that are compared before it is decided how next ones are kept
 LOOKED_AT_BYTES = 32 << 20
 
@@ -67,7 +69,9 @@ class D4rlReader(Reader):
                     f"{source}, {short[0]} has {found[short[0]].shape[0]} rows, actions have {self._num_steps}."
                 )
             self._terminals = _flags(found, "terminals", self._num_steps)
-            ends = self._terminals | _flags(found, "timeouts", self._num_steps)
+            ends = self._terminals.copy()
+            for name in CUTS:
+                ends |= _flags(found, name, self._num_steps)
             self._starts = _starts(ends)
             self._is_last_ended = bool(len(ends) and ends[-1])
             if not len(self):
@@ -81,7 +85,7 @@ class D4rlReader(Reader):
                 ignored |= {NEXT}
             features = {name: self._feature(name, each) for name, each in columns.items() if name not in ignored}
             self.schema = store_schema(with_told_finals(features), source)
-            self.metadata = {"d4rl": {name: _told(each) for name, each in found.items() if name[:9] == "metadata."}}
+            self.metadata = {"d4rl": {name: value_of(each) for name, each in found.items() if name[:9] == "metadata."}}
 
     @classmethod
     def accepts(cls, source: str) -> bool:
@@ -155,18 +159,6 @@ def _starts(ends: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Return the first step of each episode, and the number of steps."""
     cuts = np.flatnonzero(ends) + 1
     return np.unique(np.concatenate([[0], cuts, [len(ends)]])).astype(np.int64)
-
-
-def _told(dataset: Any) -> Any:
-    """Return what JSON holds of a value of the file's metadata."""
-    # of an empty one there is no size
-    if dataset.size is None or dataset.size > MAX_TOLD:
-        return f"{dataset.dtype} {dataset.shape}"
-    if not dataset.shape and dataset.dtype.kind in "OS":
-        return read_varying(dataset.file.filename, dataset.name, None, None)[0].decode("utf-8", "replace")
-    if dataset.dtype.kind not in "biuf":
-        return f"{dataset.dtype} {dataset.shape}"
-    return dataset[()].tolist()
 
 
 def _same(left: Any, right: Any) -> bool:

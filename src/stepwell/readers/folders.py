@@ -34,12 +34,13 @@ from stepwell.formats.images import IMAGE_CODECS, channels_of, image_feature, im
 from stepwell.formats.options import flag_of, names_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
+from stepwell.formats.source_files import natural
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Array, Feature, Schema
 from stepwell.store.beneath import read_again
 
-__all__ = ["ARRAYS", "IMAGES", "FolderListing", "FolderReader", "natural"]
+__all__ = ["ARRAYS", "IMAGES", "FolderListing", "FolderReader"]
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp")
 VIDEOS = (".mp4", ".mkv", ".mov", ".webm")
@@ -124,12 +125,6 @@ def frame_numbers(paths: Sequence[Path]) -> list[int] | None:
     if len(matches) < len(paths) or len({(match[1], match[3]) for match in matches}) != 1:
         return None
     return [int(match[2]) for match in matches]
-
-
-def natural(name: str) -> list[tuple[bool, int, str]]:
-    """Return a key by which numbers in names count as numbers."""
-    parts = re.split(r"(\d+)", name)
-    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts if part]
 
 
 IMAGE, LABEL, VIDEO = "image", "label", "video"

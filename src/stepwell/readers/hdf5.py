@@ -24,6 +24,7 @@ import numpy.typing as npt
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
 from stepwell.errors import FormatError, MissingDependencyError, StepwellError, UntrustedFileError
 from stepwell.files.local_files import read_regular
+from stepwell.formats.images import image_format
 from stepwell.formats.reader import check_told_apart
 from stepwell.json_text import parse_json
 from stepwell.references.file_spans import FileSpans
@@ -35,13 +36,19 @@ __all__ = [
     "can_stay",
     "datasets_of",
     "feature_of",
+    "file_rows",
+    "holds_files",
     "is_hdf5",
+    "lies_plain",
     "read_attributes",
     "read_rows",
     "read_varying",
+    "row_offsets",
     "rows_in_file",
+    "spans_of",
     "survey",
     "top_names",
+    "value_of",
 ]
 
 SILENT_SECONDS = 60.0
@@ -57,6 +64,8 @@ MIN_SPAN_BYTES = 1024
 MAX_RATIO = 1100
 MIN_STORED = 1 << 16
 MAX_DEPTH = 32
+# elements of a value that is metadata
+MAX_TOLD = 4096
 # of each dataset: where episodes are shorter than chunks, a chunk is unpacked once
 CHUNK_CACHE_BYTES = 16 << 20
 
@@ -305,32 +314,73 @@ def read_rows(dataset: Any, feature: Feature, start: int, stop: int) -> npt.NDAr
 
 
 def can_stay(dataset: Any, feature: Feature, path: str) -> bool:
-    """Return whether a dataset's rows can be left in a file: plain, contiguous, and large enough to be worth it."""
+    """Return whether a dataset's rows can be left in a file: plain, whole, and large enough to be worth it."""
     return bool(
         feature.is_raw
-        and dataset.file.filename == path
         and feature.row_bytes >= MIN_SPAN_BYTES
         and dataset.dtype == feature.np_dtype
         and dataset.shape[1:] == feature.fixed_shape
-        and not dataset.external
-        and dataset.id.get_offset() is not None
-        and dataset.file.userblock_size == 0
+        and lies_plain(dataset, path)
     )
+
+
+def lies_plain(dataset: Any, path: str) -> bool:
+    """Return whether the bytes of each row lie in one piece of a file: of contiguous datasets and of whole chunks."""
+    if dataset.file.filename != path or dataset.external or dataset.is_virtual or dataset.file.userblock_size:
+        return False
+    if dataset.chunks is None:
+        return dataset.id.get_offset() is not None
+    # HDF5 before 1.12.3 does not list chunks
+    is_listed = hasattr(dataset.id, "chunk_iter") and dataset.chunks[1:] == dataset.shape[1:]
+    is_plain = is_listed and dataset.id.get_create_plist().get_nfilters() == 0
+    # a chunk that was never written is not in the file
+    return bool(is_plain and dataset.id.get_num_chunks() == -(-dataset.shape[0] // dataset.chunks[0]))
+
+
+def row_offsets(dataset: Any) -> npt.NDArray[np.int64]:
+    """Return where each row of a dataset that `lies_plain` begins in the file, int64 [rows]."""
+    row_bytes = math.prod(dataset.shape[1:]) * dataset.dtype.itemsize
+    rows = np.arange(dataset.shape[0], dtype=np.int64)
+    if dataset.chunks is None:
+        rows *= row_bytes
+        rows += int(dataset.id.get_offset())
+        return rows
+    length = dataset.chunks[0]
+    places = np.full(-(-len(rows) // length), -1, np.int64)
+
+    def note(chunk: Any) -> None:
+        places[chunk.chunk_offset[0] // length] = chunk.byte_offset if chunk.size == length * row_bytes else -1
+
+    dataset.id.chunk_iter(note)
+    if (places < 0).any():
+        raise FormatError(f"{_where(dataset)} has chunks of another size than its shape says: it is damaged.")
+    offsets: npt.NDArray[np.int64] = places[rows // length] + rows % length * row_bytes
+    return offsets
 
 
 def rows_in_file(
     parts: Sequence[tuple[Any, int, int]], feature: Feature, paths: Sequence[str], number: int
 ) -> FileSpans:
     """Return rows of datasets for which `can_stay` holds, as spans of their file."""
-    offsets = [
-        int(dataset.id.get_offset()) + np.arange(start, stop, dtype=np.int64) * feature.row_bytes
-        for dataset, start, stop in parts
-    ]
-    joined = np.concatenate(offsets)
+    joined = np.concatenate([row_offsets(dataset)[start:stop] for dataset, start, stop in parts])
+    sizes = np.full(len(joined), feature.row_bytes, np.int64)
+    return spans_of(joined, sizes, feature, paths, number, where=_where(parts[0][0]))
+
+
+def spans_of(
+    offsets: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    feature: Feature,
+    paths: Sequence[str],
+    number: int,
+    *,
+    where: str,
+) -> FileSpans:
+    """Return rows at these places of a file; FormatError where it ends before one does."""
     size = Path(paths[number]).stat().st_size
-    if len(joined) and int(joined.max()) + feature.row_bytes > size:
-        raise FormatError(f"{_where(parts[0][0])} lies beyond the end of its file, {size} bytes: it is cut off.")
-    return FileSpans(feature, paths, number, joined, np.full(len(joined), feature.row_bytes, np.int64))
+    if len(offsets) and int((offsets + sizes).max()) > size:
+        raise FormatError(f"{where} lies beyond the end of its file, {size} bytes: it is cut off.")
+    return FileSpans(feature, paths, number, offsets, sizes)
 
 
 def _check_stored(dataset: Any, num_bytes: int) -> None:
@@ -345,6 +395,42 @@ def _check_stored(dataset: Any, num_bytes: int) -> None:
             f"{_where(dataset)}: to read rows of it takes {max(num_bytes, chunk):,} bytes, of which {stored:,} are "
             f"stored. {WHAT_TO_SET}"
         )
+
+
+def holds_files(dataset: Any) -> bool:
+    """Return whether the rows of a dataset are image files, padded with zeros or of varying length."""
+    import h5py
+
+    is_row = dataset.dtype == np.uint8 and len(dataset.shape) == 2
+    is_value = len(dataset.shape) == 1 and (dataset.dtype.kind == "S" or _varies(h5py, dataset.dtype))
+    if not (is_row or is_value) or not dataset.shape[0]:
+        return False
+    return image_format(file_rows(dataset, 0, 1)[0][:16]) is not None
+
+
+def _varies(h5py: Any, dtype: np.dtype[Any]) -> bool:
+    text = h5py.check_string_dtype(dtype)
+    return bool((text is not None and text.encoding == "ascii") or h5py.check_vlen_dtype(dtype) == np.uint8)
+
+
+def file_rows(dataset: Any, start: int, stop: int) -> list[bytes]:
+    """Return rows that are image files, without the zeros after them: none that is whole ends with one."""
+    if len(dataset.shape) == 1:
+        return [value.rstrip(b"\0") for value in read_varying(dataset.file.filename, dataset.name, start, stop)]
+    rows = read_rows(dataset, Array(dataset.shape[1:], "uint8"), start, stop)
+    return [np.asarray(row).tobytes().rstrip(b"\0") for row in rows]
+
+
+def value_of(dataset: Any) -> Any:
+    """Return what JSON holds of one value, or of a few numbers; else what it is."""
+    # of an empty one there is no size
+    if dataset.size is None or dataset.size > MAX_TOLD:
+        return f"{dataset.dtype} {dataset.shape}"
+    if not dataset.shape and dataset.dtype.kind in "OS":
+        return read_varying(dataset.file.filename, dataset.name, None, None)[0].decode("utf-8", "replace")
+    if dataset.dtype.kind not in "biuf":
+        return f"{dataset.dtype} {dataset.shape}"
+    return dataset[()].tolist()
 
 
 def _decoded(value: bytes, dataset: Any) -> str:

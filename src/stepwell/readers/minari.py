@@ -30,10 +30,10 @@ from stepwell.formats.reader import Reader, left_out, store_schema, warn_of_left
 from stepwell.formats.registry import register_reader
 from stepwell.json_text import parse_json
 from stepwell.readers.arrow import feature_of_type, leaf_column, leaf_names, naming, values_of
-from stepwell.readers.hdf5 import Hdf5Files, datasets_of, feature_of, read_attributes, read_rows, read_varying
+from stepwell.readers.hdf5_episodes import Hdf5Reader
+from stepwell.readers.hdf5_layouts import PRESETS
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Array, Feature, Image, Schema, Text
-from stepwell.store.values import EncodedRows
 
 __all__ = ["MinariReader"]
 
@@ -153,79 +153,57 @@ def _is_image(shape: tuple[int, ...]) -> bool:
 
 
 class Hdf5Episodes:
-    """The episodes of ``main_data.hdf5``."""
+    """The episodes of ``main_data.hdf5``: those of the layout "minari", with features as the spaces say."""
 
     def __init__(self, folder: Path, told: Mapping[str, Any], leaves: Mapping[str, Leaf], has_infos: bool) -> None:
-        self._files = Hdf5Files([str(folder / FILE)])
-        self._leaves, self._has_infos = dict(leaves), has_infos
-        with self._files.naming(0, "its episodes"):
-            names = [name for name in self._files.open(0) if name.startswith("episode_")]
-            self._names = sorted(names, key=lambda name: int(name[8:]))
-        if len(self._names) != told["total_episodes"]:
-            raise FormatError(
-                f"{self._files.paths[0]} has {len(self._names)} episodes, metadata.json says {told['total_episodes']}."
-            )
+        path = str(folder / FILE)
+        self._reader = Hdf5Reader(path, layout=PRESETS["minari"], ignore=() if has_infos else ("infos*",))
+        self._leaves, self._path = dict(leaves), path
+        # names in the file by those of the features
+        self._names = {_dotted(name): name for name in self._reader.schema}
+        if len(self._reader) != told["total_episodes"]:
+            raise FormatError(f"{path} has {len(self._reader)} episodes, metadata.json says {told['total_episodes']}.")
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._reader)
 
     def features(self) -> dict[str, Feature]:
         """Return the features of the store to be; those of infos as the first episode has them."""
-        with self._files.naming(0, self._names[0]):
-            group = self._files.open(0)[self._names[0]]
-            found = {name: final_of(name, self._feature(group, name)) for name in self._leaves}
-            for name, dtype in FLAGS.items():
-                found[name] = Array((), group[name].dtype.str if name in group else dtype)
-            if self._has_infos and "infos" in group:
-                infos = datasets_of(group["infos"], "infos")
-                found |= {name: final_of(name, feature_of(each)) for name, each in infos.items()}
-            there = [_dotted(name) for name in datasets_of(group)]
-            warn_of_more(there, found, f"{self._files.paths[0]}, {self._names[0]}")
+        stored = {name: self._reader.schema[inner].with_final(False) for name, inner in self._names.items()}
+        lost = [name for name in (*self._leaves, *FLAGS) if name not in stored]
+        if lost:
+            raise FormatError(f"{self._reader.label(0)} has no {', '.join(lost)}. It has: {', '.join(stored)}.")
+        found = {name: final_of(name, _as_stored(leaf.feature, stored[name])) for name, leaf in self._leaves.items()}
+        found |= {name: stored[name] for name in FLAGS}
+        found |= {name: final_of(name, each) for name, each in stored.items() if name.partition(".")[0] == "infos"}
+        warn_of_more(stored, found, self._reader.label(0))
         return found
+
+    def keep(self, schema: Mapping[str, Feature]) -> dict[str, Feature]:
+        """Read these features alone; return them as they are when images stay in the file."""
+        self._reader.keep({self._names[name]: feature for name, feature in schema.items()})
+        staying = self._reader.in_place_schema
+        return {name: staying[self._names[name]] for name in schema}
 
     def read(self, index: int, schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the columns of an episode, and its metadata."""
-        name = self._names[index]
-        with self._files.naming(0, name):
-            group = self._files.open(0)[name]
-            length = int(group["rewards"].shape[0])
-            columns = {each: self._column(group, each, feature, length) for each, feature in schema.items()}
-            told = episode_metadata(read_attributes(self._files.paths[0], group.name))
-            check_steps(told, length, f"{self._files.paths[0]}, {name}")
-            return columns, told
+        columns = self._reader[index].columns
+        told = episode_metadata(self._reader.attributes(index))
+        return {name: columns[self._names[name]] for name in schema}, told
 
-    def _feature(self, group: Any, name: str) -> Feature:
-        """Return the feature of a leaf, as it is stored: environments do not always keep to their spaces' dtypes."""
-        feature, dataset = self._leaves[name].feature, self._dataset(group, name)
-        if feature.kind == "image" and len(dataset.shape) < 1 + len(feature.shape):
-            return replace(feature, codec="jpeg")
-        if feature.kind == "text" or dataset.dtype == feature.np_dtype:
-            return feature
-        return Array(feature.fixed_shape, feature_of(dataset).np_dtype)
 
-    def _dataset(self, group: Any, name: str) -> Any:
-        leaf = self._leaves.get(name)
-        path = "/".join(_part(part) for part in leaf.path) if leaf else name.replace(".", "/")
-        if path not in group:
-            raise FormatError(f"{group.file.filename}, {group.name} has no {path}.")
-        return group[path]
-
-    def _column(self, group: Any, name: str, feature: Feature, length: int) -> Any:
-        dataset, count = self._dataset(group, name), length + feature.final
-        if len(dataset) != count:
-            raise FormatError(f"{group.file.filename}, {dataset.name} has {len(dataset)} rows. Expected are {count}.")
-        if feature.codec == "jpeg":
-            return EncodedRows(read_varying(dataset.file.filename, dataset.name, 0, count))
-        return read_rows(dataset, feature.with_final(False), 0, count)
+def _as_stored(feature: Feature, stored: Feature) -> Feature:
+    """Return the feature of a leaf, as it is stored: environments do not always keep to their spaces' dtypes."""
+    if feature.kind == "image" and not stored.is_raw:
+        return replace(feature, codec=stored.codec if stored.kind == "image" else "jpeg")
+    if feature.kind == "text" or stored.np_dtype == feature.np_dtype:
+        return feature
+    return Array(feature.fixed_shape, stored.np_dtype)
 
 
 def _dotted(name: str) -> str:
     """Return the name of the feature of a dataset."""
     return ".".join(part.removeprefix("_index_") for part in name.split("."))
-
-
-def _part(part: str | int) -> str:
-    return part if isinstance(part, str) else f"_index_{part}"
 
 
 class ArrowEpisodes:
@@ -263,6 +241,10 @@ class ArrowEpisodes:
         feature = self._leaves[name].feature
         is_file = feature.kind == "image" and pyarrow.types.is_binary(leaf_column(table, name, self._folders[0]).type)
         return replace(feature, codec="jpeg") if is_file else feature
+
+    def keep(self, schema: Mapping[str, Feature]) -> Mapping[str, Feature]:
+        """Return the features as they are: of tables nothing stays in its file."""
+        return schema
 
     def read(self, index: int, schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the columns of an episode, and its metadata."""
@@ -331,7 +313,13 @@ class MinariReader(Reader):
         features = self._episodes.features()
         ignored = left_out(ignore, [name for name in features if name not in ENDS], source)
         self.schema = store_schema({name: each for name, each in features.items() if name not in ignored}, source)
+        self._in_place = Schema(self._episodes.keep(self.schema))
         self.metadata = {"minari": {name: value for name, value in told.items() if name not in LEFT_OUT}}
+
+    @property
+    def in_place_schema(self) -> Schema:
+        """The features, with images left in an HDF5 file where they lie there plainly; see `Reader.in_place_schema`."""
+        return self._in_place
 
     @classmethod
     def accepts(cls, source: str) -> bool:

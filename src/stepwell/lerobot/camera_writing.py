@@ -27,12 +27,20 @@ from stepwell.codecs.video_decoding import coded_size
 from stepwell.codecs.video_streams import StreamId, VideoRow, parse_row, stream_of
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode
-from stepwell.lerobot.parquet_writing import MEGABYTE, FileNumbers
+from stepwell.lerobot.parquet_writing import MEGABYTE, FileNumbers, place_file
 from stepwell.lerobot.schema_mapping import Column, stored_feature
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Image, Video
 
-__all__ = ["EpisodePackets", "VideoFiles", "encoding_of", "image_files", "packets_of", "video_packets"]
+__all__ = [
+    "EpisodePackets",
+    "VideoFiles",
+    "encoded_packets",
+    "encoding_of",
+    "image_files",
+    "packets_of",
+    "video_packets",
+]
 
 # names of ffmpeg's readers of elementary streams
 READERS = {"h264": "h264", "hevc": "hevc", "av1": "obu"}
@@ -129,6 +137,13 @@ class VideoFiles:
         self._mux(episode)
         return *self._place, start
 
+    def place(self, source: Path, *, link: bool) -> tuple[int, int]:
+        """Let a file of another dataset be the next one, as it is; returns its numbers."""
+        self.close()
+        place = self._numbers.take()
+        place_file(source, self._path_of(*place), link=link)
+        return place
+
     def close(self) -> None:
         """Complete the file that is open, if one is."""
         if self._container is not None:
@@ -193,7 +208,7 @@ def video_packets(episode: SourceEpisode, column: Column, encoding: Feature) -> 
             found = packets_of(_stored_rows(episode, column))
         if found is not None:
             return found
-    return _encoded(episode, column, encoding)
+    return encoded_packets(episode, column, encoding)
 
 
 def image_files(episode: SourceEpisode, column: Column) -> list[bytes]:
@@ -231,7 +246,8 @@ def _named(episode: SourceEpisode, column: Column) -> Iterator[None]:
         raise DecodeError(f"{episode.store.path}: episode {episode.index}, {column.source!r}: {error}") from error
 
 
-def _encoded(episode: SourceEpisode, column: Column, encoding: Feature) -> EpisodePackets:
+def encoded_packets(episode: SourceEpisode, column: Column, encoding: Feature) -> EpisodePackets:
+    """Return the frames of an episode, encoded anew."""
     from stepwell.codecs.video import VideoCodec
 
     # one for each episode: bytes then depend neither on earlier episodes nor on the number of threads

@@ -39,6 +39,7 @@ __all__ = [
     "encoding_of",
     "image_files",
     "packets_of",
+    "stored_packets",
     "video_packets",
 ]
 
@@ -203,12 +204,16 @@ def encoding_of(column: Column, options: Mapping[str, Any] | None = None) -> Fea
 
 def video_packets(episode: SourceEpisode, column: Column, encoding: Feature) -> EpisodePackets:
     """Return the frames of an episode: the stored packets where an mp4 file can hold them, else new ones."""
-    if stored_feature(column.feature).codec == "video" and _can_stay(column.feature):
-        with _named(episode, column):
-            found = packets_of(_stored_rows(episode, column))
-        if found is not None:
-            return found
-    return encoded_packets(episode, column, encoding)
+    found = stored_packets(episode, column)
+    return encoded_packets(episode, column, encoding) if found is None else found
+
+
+def stored_packets(episode: SourceEpisode, column: Column) -> EpisodePackets | None:
+    """Return the packets of an episode as they are stored; None where an mp4 file cannot hold them."""
+    if stored_feature(column.feature).codec != "video" or not _can_stay(column.feature):
+        return None
+    with _named(episode, column):
+        return packets_of(_stored_rows(episode, column))
 
 
 def image_files(episode: SourceEpisode, column: Column) -> list[bytes]:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from stepwell.errors import FormatError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode, episodes_of, schema_of
 from stepwell.lerobot.appending import cameras_of, is_per_element
-from stepwell.lerobot.camera_writing import VideoFiles, encoding_of, video_packets
+from stepwell.lerobot.camera_writing import VideoFiles, encoded_packets, encoding_of, stored_packets
 from stepwell.lerobot.dataset_files import EPISODES_PATH, EpisodeLines, appended_info, write_json, write_tasks
 from stepwell.lerobot.in_place import open_in_place
 from stepwell.lerobot.info import DATA_FILES_MB, DATA_PATHS, INFO_PATH, VIDEO_FILES_MB, VIDEO_PATHS, FeatureInfo
@@ -67,6 +67,7 @@ from stepwell.lerobot.statistics import (
     stats_of_lines,
 )
 from stepwell.lerobot.tasks import TaskList
+from stepwell.schema import Feature
 from stepwell.store import Store
 from stepwell.store.statistics import FeatureStatistics
 from stepwell.windows import View
@@ -234,7 +235,13 @@ class _Writing:
         parts = [self._part(dataset, index, number, path) for number in numbers]
         names = [info.name for info in self._infos if not info.is_video and info.name not in self._edit.added]
         is_same = not self._edit.added and set(parquet.schema_arrow.names) == set(names)
-        is_placed = is_same and _is_all(parts, len(index["index"])) and all(_stays(index, part) for part in parts)
+        is_small = self._edit.is_packed[1] and path.stat().st_size < self._sizes_mb[0] * MEGABYTE / 2
+        is_placed = (
+            is_same
+            and not is_small
+            and _is_all(parts, len(index["index"]))
+            and all(_stays(index, part) for part in parts)
+        )
         if is_placed:
             names = [info.name for info in self._infos if info.name in names and self._is_read(info)]
         elif not self._edit.is_packed[1]:
@@ -414,8 +421,11 @@ class _Writing:
                 start = float(spans.start[at])
                 yield VideoSpan(*place, start, start + int(lengths[at]) / self._fps)
             return
-        for episode, column, encoding in source.camera_episodes(info.name, places):
-            chunk, file, start = files.add(video_packets(episode, column, encoding))
+        for episode, column in source.camera_episodes(info.name, places):
+            packets = stored_packets(episode, column)
+            if packets is None:
+                packets = encoded_packets(episode, column, source.encoding(info.name))
+            chunk, file, start = files.add(packets)
             yield VideoSpan(chunk, file, start, (round(start * self._fps) + episode.length) / self._fps)
 
     # meta
@@ -549,17 +559,19 @@ class _Source:
 
     def image_summary(self, place: int, key: str, stride: int = 1) -> FeatureStatistics:
         """Look at about every so many-th image of a camera in an episode."""
-        ((episode, column, _),) = self.camera_episodes(key, [place])
+        ((episode, column),) = self.camera_episodes(key, [place])
         steps = sampled_steps(episode.length, stride)
         return image_summary(episode.images(column.source, column.feature, steps), column.feature)
 
-    def camera_episodes(self, key: str, places: Sequence[int]) -> Iterator[tuple[SourceEpisode, Column, Any]]:
-        """Yield episodes with the column of a camera, and how its images are encoded where they must be."""
-        column = self._columns[key]
-        encoding = encoding_of(column, encoder_options(self.metadata, key)) if column.info.is_video else None
+    def camera_episodes(self, key: str, places: Sequence[int]) -> Iterator[tuple[SourceEpisode, Column]]:
+        """Yield episodes with the column of a camera."""
         for place in places:
             for episode in episodes_of(View(self._store, [place])):
-                yield episode, column, encoding
+                yield episode, self._columns[key]
+
+    def encoding(self, key: str) -> Feature:
+        """Return how images of a camera are encoded where they must be: as its other videos."""
+        return encoding_of(self._columns[key], encoder_options(self.metadata, key))
 
     @cached_property
     def _store(self) -> Store:

@@ -80,7 +80,8 @@ def reencode(
     """
     metadata = open_edited(root)
     names = _chosen(metadata, metadata.info.video_keys, cameras, "whose frames are in mp4 files")
-    return _encoded(metadata, names, range(len(metadata.episodes)), video, target, workers, progress)
+    places = range(len(metadata.episodes))
+    return _encoded(metadata, names, places, video=video, target=target, workers=workers, progress=progress)
 
 
 def encode_images(
@@ -102,7 +103,7 @@ def encode_images(
     metadata = open_edited(root)
     names = _chosen(metadata, metadata.info.image_keys, cameras, "whose images are in the data files")
     places = range(len(metadata.episodes)) if episodes is None else chosen_places(metadata, episodes)
-    return _encoded(metadata, names, places, video, target, workers, progress)
+    return _encoded(metadata, names, places, video=video, target=target, workers=workers, progress=progress)
 
 
 def _chosen(metadata: Metadata, known: Sequence[str], cameras: Iterable[str] | None, what: str) -> list[str]:
@@ -118,6 +119,7 @@ def _encoded(
     metadata: Metadata,
     names: Sequence[str],
     places: Sequence[int],
+    *,
     video: Mapping[str, Any] | None,
     target: Place | None,
     workers: Workers,
@@ -127,7 +129,7 @@ def _encoded(
     job = _EncodeJob(str(metadata.root), str(_work(path)), dict(video or {}), _digest(metadata))
     groups = [(name, group) for name in names for group in _groups(metadata, name, places)]
     chunks = [_Chunk(number, number + 1, name, group) for number, (name, group) in enumerate(groups)]
-    with edited(metadata.root, target) as place, _working(job, chunks):
+    with _working(job, chunks), edited(metadata.root, target) as place:
         steps = sum(int(metadata.episodes.length[list(each.places)].sum()) for each in chunks)
         run_chunks(job, chunks, workers=workers, total=steps, unit="steps", progress=progress)
         _edit(metadata, names, places, job, chunks, is_in_place=place.is_in_place).write(place.path)

@@ -18,13 +18,13 @@ from stepwell.lerobot.edits import (
     change_tasks,
     delete,
     merge,
-    open_edited,
     parts_of,
+    renumber,
     rewrite,
     split,
 )
 from stepwell.lerobot.metadata import Metadata, select_episodes
-from stepwell.lerobot.video_edits import encode_images, reencode
+from stepwell.lerobot.video_edits import encode_images, reencode, retime
 from stepwell.sizes import counted
 from stepwell.store import Store, concatenate, open
 from stepwell.store.layout import SEGMENTS, STORE_JSON
@@ -38,6 +38,8 @@ INSTEAD = {
     "stats": "nothing: a store's statistics are always those of its steps",
     "reencode": "stepwell convert STORE NEW --codec FEATURE=video",
     "to-video": "stepwell convert STORE NEW --codec FEATURE=video",
+    "renumber": "nothing: a store numbers its steps itself",
+    "retime": "nothing: a store numbers its frames itself",
     "rewrite": "stepwell convert STORE NEW",
 }
 
@@ -93,12 +95,12 @@ def _parts(arguments: argparse.Namespace, count: int) -> dict[str, list[int]]:
 
 
 def _delete(arguments: argparse.Namespace) -> list[Path]:
-    count = len(open_edited(arguments.path).episodes)
+    count = len(Metadata.load(arguments.path).episodes)
     return [delete(arguments.path, _numbers(_flat(arguments), count, arguments.path), arguments.out)]
 
 
 def _split(arguments: argparse.Namespace) -> list[Path]:
-    parts = _parts(arguments, len(open_edited(arguments.path).episodes))
+    parts = _parts(arguments, len(Metadata.load(arguments.path).episodes))
     try:
         return list(split(arguments.path, parts, {name: arguments.out / name for name in parts}).values())
     except ValueError as error:
@@ -169,10 +171,6 @@ def _value(name: str, text: str) -> Any:
         return text
 
 
-def _rewrite(arguments: argparse.Namespace) -> list[Path]:
-    return [rewrite(arguments.path, arguments.out)]
-
-
 def _delete_of_store(arguments: argparse.Namespace) -> list[Path]:
     with open(arguments.path, mode="r" if arguments.out else "a") as store:
         gone = _numbers(_flat(arguments), len(store), arguments.path)
@@ -213,6 +211,8 @@ LEROBOT: dict[str, Run] = {
     "stats": _stats,
     "reencode": _encode(reencode),
     "to-video": _encode(encode_images),
-    "rewrite": _rewrite,
+    "renumber": lambda arguments: [renumber(arguments.path, arguments.out)],
+    "retime": lambda arguments: [retime(arguments.path, arguments.camera or None, target=arguments.out)],
+    "rewrite": lambda arguments: [rewrite(arguments.path, arguments.out)],
 }
 STORES: dict[str, Run] = {"delete": _delete_of_store, "split": _split_of_store, "merge": _merge_of_stores}

@@ -425,6 +425,9 @@ def _add_edit(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         _add_repeated(encode, "--camera", "NAME", "only this one; default: all")
         _add_repeated(encode, "--option", "OPTION=VALUE", "of stepwell.Video: encoder, gop, crf, preset", type=setting)
         encode.add_argument("--workers", type=threads, metavar="N", help="processes, default: one a processor")
+    _add_action(actions, "renumber", "number rows, episodes and tasks anew, and write times, spans and totals by them")
+    retime = _add_action(actions, "retime", "show frame n of each mp4 file at n / fps; packets stay")
+    _add_repeated(retime, "--camera", "NAME", "only this one; default: all")
     _add_action(actions, "rewrite", "write all anew, as it is read: meta/, numbers, times, spans, statistics")
 
 

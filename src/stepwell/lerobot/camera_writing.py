@@ -33,11 +33,13 @@ from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Image, Video
 
 __all__ = [
+    "MAX_RATE_TERMS",
     "EpisodePackets",
     "VideoFiles",
     "encoded_packets",
     "encoding_of",
     "image_files",
+    "import_av",
     "packets_of",
     "stored_packets",
     "video_packets",
@@ -152,7 +154,7 @@ class VideoFiles:
             self._container = None
 
     def _open(self, episode: EpisodePackets) -> None:
-        av = _import_av()
+        av = import_av()
         self._place = self._numbers.take()
         path = self._path_of(*self._place)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -172,7 +174,7 @@ class VideoFiles:
         self._stream, self._frames, self._bytes = episode.stream, 0, 0
 
     def _mux(self, episode: EpisodePackets) -> None:
-        av = _import_av()
+        av = import_av()
         for data, is_sync in zip(episode.packets, episode.is_sync, strict=True):
             packet = av.Packet(data)
             packet.stream, packet.time_base = self._track, self._tick
@@ -183,7 +185,8 @@ class VideoFiles:
         self._bytes += episode.num_bytes
 
 
-def _import_av() -> Any:
+def import_av() -> Any:
+    """Return PyAV."""
     try:
         import av
     except ImportError as error:

@@ -25,7 +25,6 @@ from stepwell.lerobot.edits import (
     change_tasks,
     delete,
     merge,
-    open_edited,
     parts_of,
     split,
 )
@@ -422,7 +421,7 @@ def _video_options(config: Any) -> dict[str, Any] | None:
 
 
 def _metadata(dataset: Any) -> Metadata:
-    return open_edited(dataset.root)
+    return Metadata.load(dataset.root)
 
 
 def _check_numbers(dataset: Any, numbers: Sequence[int]) -> None:

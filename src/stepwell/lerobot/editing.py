@@ -78,6 +78,8 @@ __all__ = ["Chosen", "Edit", "EncodedFile", "Values", "encoder_options"]
 # and its number therein
 Values = npt.NDArray[Any] | Sequence[Any] | Callable[[dict[str, Any], int, int], Any]
 INDEXES = ("episode_index", "index", "task_index")
+# times that lie further off the grid are replaced
+TOLERANCE_SECONDS = 1e-4
 ENCODERS = ("h264", "hevc", "av1")
 VERIFY = '"stepwell verify" says what is wrong, "stepwell edit rewrite" writes such a dataset anew.'
 
@@ -147,7 +149,7 @@ class _Part:
     number: int
     rows: slice
     first: int  # of all rows of the result
-    columns: Mapping[str, npt.NDArray[np.int64]]
+    columns: Mapping[str, npt.NDArray[Any]]
     texts: tuple[str, ...]
 
     @property
@@ -158,7 +160,8 @@ class _Part:
         """Return the episode's rows of a file, with the new index columns."""
         rows = table.slice(self.rows.start, self.length)
         for name, values in self.columns.items():
-            rows = rows.set_column(rows.column_names.index(name), name, plain_array(values, features[name]))
+            if name in rows.column_names:
+                rows = rows.set_column(rows.column_names.index(name), name, plain_array(values, features[name]))
         return rows
 
 
@@ -177,7 +180,10 @@ class _Writing:
     def __init__(self, edit: Edit, root: Path) -> None:
         self._edit, self._root = edit, root
         first = edit.datasets[0]
-        self._is_v3, self._fps, self._raw = first.info.is_v3, first.info.fps, first.info.raw
+        self._is_v3, self._fps = first.info.is_v3, first.info.fps
+        # v2.0 becomes v2.1, which has statistics of each episode
+        self._is_old = first.info.version == "v2.0"
+        self._raw = {**first.info.raw, **({"codebase_version": "v2.1"} if self._is_old else {})}
         self._chunks_size = edit.chunks_size or first.info.chunks_size
         self._sizes_mb = edit.sizes_mb or _sizes_of(self._raw)
         self._tasks = TaskList(edit.texts)
@@ -230,8 +236,10 @@ class _Writing:
         """Write the episodes of one file, or place it as it is where nothing in it changes."""
         index = {
             name: array_of(column, np.dtype(np.int64), (), f"{path}: column {name!r}")
-            for name, column in _columns(read_columns(parquet, path, INDEXES)).items()
+            for name, column in _columns(read_columns(parquet, path, (*INDEXES, "frame_index"))).items()
         }
+        times = _columns(read_columns(parquet, path, ["timestamp"]))["timestamp"]
+        index["timestamp"] = array_of(times, np.dtype(np.float32), (), f"{path}: column 'timestamp'")
         parts = [self._part(dataset, index, number, path) for number in numbers]
         names = [info.name for info in self._infos if not info.is_video and info.name not in self._edit.added]
         is_same = not self._edit.added and set(parquet.schema_arrow.names) == set(names)
@@ -269,10 +277,12 @@ class _Writing:
         rows = slice(int(at[0]), int(at[-1]) + 1) if length else slice(0, 0)
         first, self._num_frames = self._num_frames, self._num_frames + length
         tasks, texts = self._retasked(dataset, index["task_index"][rows], number, path)
-        columns = {
+        columns: dict[str, npt.NDArray[Any]] = {
             "episode_index": np.full(length, number, np.int64),
             "index": first + np.arange(length, dtype=np.int64),
             "task_index": tasks,
+            "frame_index": np.arange(length, dtype=np.int64),
+            "timestamp": _on_grid(index["timestamp"][rows], self._fps),
         }
         return _Part(number, rows, first, columns, texts)
 
@@ -314,7 +324,8 @@ class _Writing:
 
     def _stays(self, name: str) -> bool:
         """Whether what is stored of an episode's rows of a feature stays right."""
-        return name not in INDEXES and name not in self._edit.added and name not in self._edit.recomputed
+        is_known = name not in INDEXES and name not in self._edit.added and name not in self._edit.recomputed
+        return is_known and not self._is_old
 
     def _is_read(self, info: FeatureInfo) -> bool:
         """Whether rows are read for their statistics, or because they are numbered."""
@@ -337,7 +348,7 @@ class _Writing:
         found = {}
         source, place = self._source_of(part.number)
         for info in self._infos:
-            if info.is_camera and info.name in self._edit.recomputed:
+            if info.is_camera and not self._stays(info.name):
                 summary = source.image_summary(place, info.name, self._stride)
                 self._total.add({info.name: summary})
                 found[info.name] = as_lerobot(summary, info)
@@ -634,6 +645,12 @@ def _is_all(parts: Sequence[_Part], num_rows: int) -> bool:
 
 def _stays(index: Mapping[str, npt.NDArray[Any]], part: _Part) -> bool:
     return all(np.array_equal(index[name][part.rows], values) for name, values in part.columns.items())
+
+
+def _on_grid(times: npt.NDArray[np.float32], fps: float) -> npt.NDArray[np.float32]:
+    """Return an episode's times, which may be rounded otherwise; those of the grid where one lies beside it."""
+    grid = np.arange(len(times)) / fps
+    return times if (np.abs(times - grid) <= TOLERANCE_SECONDS).all() else grid.astype(np.float32)
 
 
 def _rows_of(part: _Part) -> slice:

@@ -21,7 +21,6 @@ from stepwell.errors import (
     DatasetNotFoundError,
     EpisodeNotFoundError,
     FeatureNotFoundError,
-    FormatError,
     SchemaError,
     StepError,
     StepwellError,
@@ -46,8 +45,8 @@ __all__ = [
     "delete",
     "edited",
     "merge",
-    "open_edited",
     "parts_of",
+    "renumber",
     "rewrite",
     "split",
 ]
@@ -97,19 +96,9 @@ def _carry(root: Path, hidden: Path) -> None:
                 place_file(file, hidden / file.relative_to(root), link=True)
 
 
-def open_edited(root: Place) -> Metadata:
-    """Return the metadata of a dataset that is edited."""
-    metadata = Metadata.load(root)
-    if metadata.info.version == "v2.0":
-        raise FormatError(
-            f"{metadata.root} is of v2.0, which is not written. Write it as v2.1 first: stepwell edit rewrite ROOT."
-        )
-    return metadata
-
-
 def _apply(root: Place, target: Place | None, make: Callable[[Metadata, bool], Edit]) -> Path:
     with edited(root, target) as place:
-        make(open_edited(root), place.is_in_place).write(place.path)
+        make(Metadata.load(root), place.is_in_place).write(place.path)
     return Path(root if target is None else target).absolute()
 
 
@@ -207,7 +196,7 @@ def split(root: Place, parts: Mapping[str, Iterable[int]], targets: Mapping[str,
         EpisodeNotFoundError: no such episode.
         ValueError: an episode in several parts, or a part without one.
     """
-    metadata = open_edited(root)
+    metadata = Metadata.load(root)
     places = {name: chosen_places(metadata, part) for name, part in parts.items()}
     numbers = [number for part in places.values() for number in part]
     if len(set(numbers)) < len(numbers):
@@ -249,7 +238,7 @@ def merge(
     """
     if not roots:
         raise ValueError("No datasets to merge. Give at least one.")
-    datasets = [open_edited(root) for root in roots]
+    datasets = [Metadata.load(root) for root in roots]
     for other in datasets[1:]:
         _check_alike(datasets[0], other)
     episodes = [Chosen(n, place) for n, each in enumerate(datasets) for place in range(len(each.episodes))]
@@ -409,6 +398,19 @@ def change_tasks(
         if any(not isinstance(text, str) or not text for text in texts):
             raise StepError("a task is a text, and not an empty one.")
         return Edit([metadata], _all_of(metadata), metadata.info.features, texts, retask, link=is_in_place)
+
+    return _apply(root, target, make)
+
+
+def renumber(root: Place, target: Place | None = None) -> Path:
+    """Number rows, episodes and tasks anew, each text once; write times, spans and totals as these follow from them.
+
+    Files whose rows are right stay as they are; rows of no episode are left out.
+    """
+
+    def make(metadata: Metadata, is_in_place: bool) -> Edit:
+        texts = list(dict.fromkeys(text for text in metadata.tasks if text))
+        return Edit([metadata], _all_of(metadata), metadata.info.features, texts, link=is_in_place)
 
     return _apply(root, target, make)
 

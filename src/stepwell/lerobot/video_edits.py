@@ -14,20 +14,25 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from stepwell.errors import FeatureNotFoundError, SchemaError, StoreBusyError
+import numpy as np
+
+from stepwell.errors import FeatureNotFoundError, FormatError, SchemaError, StoreBusyError
 from stepwell.files.file_locks import lock_directory
 from stepwell.formats.source_episodes import episodes_of, schema_of
-from stepwell.lerobot.camera_writing import VideoFiles, encoded_packets, encoding_of
+from stepwell.lerobot.camera_writing import MAX_RATE_TERMS, VideoFiles, encoded_packets, encoding_of, import_av
 from stepwell.lerobot.dataset_files import video_info
 from stepwell.lerobot.editing import Chosen, Edit, EncodedFile
-from stepwell.lerobot.edits import Place, chosen_places, edited, open_edited
+from stepwell.lerobot.edits import Place, chosen_places, edited
 from stepwell.lerobot.in_place import open_in_place
 from stepwell.lerobot.info import INFO_PATH, FeatureInfo
 from stepwell.lerobot.meta_files import read_json
@@ -39,7 +44,7 @@ from stepwell.schema import Feature
 from stepwell.store.layout import replace_file
 from stepwell.windows import View
 
-__all__ = ["encode_images", "reencode"]
+__all__ = ["encode_images", "reencode", "retime"]
 
 PLAN = "plan.json"
 # a guess of how much smaller a video is than its pixels, for the size of files alone
@@ -78,7 +83,7 @@ def reencode(
     Notes:
         Killed at any moment it leaves the dataset as it was; the same call goes on with the files that were done.
     """
-    metadata = open_edited(root)
+    metadata = Metadata.load(root)
     names = _chosen(metadata, metadata.info.video_keys, cameras, "whose frames are in mp4 files")
     places = range(len(metadata.episodes))
     return _encoded(metadata, names, places, video=video, target=target, workers=workers, progress=progress)
@@ -100,10 +105,71 @@ def encode_images(
         cameras: names; default all whose images are in the data files.
         episodes: only these; default all.
     """
-    metadata = open_edited(root)
+    metadata = Metadata.load(root)
     names = _chosen(metadata, metadata.info.image_keys, cameras, "whose images are in the data files")
     places = range(len(metadata.episodes)) if episodes is None else chosen_places(metadata, episodes)
     return _encoded(metadata, names, places, video=video, target=target, workers=workers, progress=progress)
+
+
+def retime(root: Place, cameras: Iterable[str] | None = None, *, target: Place | None = None) -> Path:
+    """Show frame n of each mp4 file at n / fps: packets stay, nothing is decoded.
+
+    Args:
+        root: directory of the dataset.
+        cameras: names; default all whose frames are in mp4 files.
+        target: of a new dataset; None: in place.
+
+    Raises:
+        FeatureNotFoundError: a name that no such camera has.
+        FormatError: a file that does not have as many frames as its episodes have steps: which frame is of which step
+            is not known.
+    """
+    metadata = Metadata.load(root)
+    names = _chosen(metadata, metadata.info.video_keys, cameras, "whose frames are in mp4 files")
+    path = Path(root if target is None else target).absolute()
+    with edited(root, target) as place, tempfile.TemporaryDirectory(dir=place.path.parent, prefix=".retimed-") as work:
+        encoded: dict[str, list[EncodedFile]] = {name: [] for name in names}
+        for name, each in encoded.items():
+            for number, (file, lengths) in enumerate(_files(metadata, name)):
+                made = Path(work, f"{len(names)}-{names.index(name)}-{number}.mp4")
+                _retime_file(file, made, metadata.info.fps, sum(lengths))
+                each.append(EncodedFile(made, lengths))
+        episodes = [Chosen(0, number) for number in range(len(metadata.episodes))]
+        Edit(
+            [metadata], episodes, metadata.info.features, metadata.tasks, encoded=encoded, link=place.is_in_place
+        ).write(place.path)
+    return path
+
+
+def _files(metadata: Metadata, key: str) -> Iterator[tuple[Path, tuple[int, ...]]]:
+    """Yield the mp4 files of a camera, and the lengths of the episodes in each."""
+    spans, lengths = metadata.episodes.videos[key], metadata.episodes.length
+    places = zip(spans.chunk.tolist(), spans.file.tolist(), lengths.tolist(), strict=True)
+    for (chunk, file), group in groupby(places, lambda place: place[:2]):
+        yield metadata.video_path(key, chunk, file), tuple(length for _, _, length in group)
+
+
+def _retime_file(source: Path, target: Path, fps: float, num_steps: int) -> None:
+    """Copy the packets of an mp4 file, their frames at n / fps in the order in which they are shown."""
+    av = import_av()
+    tick = 1 / Fraction(fps).limit_denominator(MAX_RATE_TERMS)
+    with av.open(str(source)) as before, av.open(str(target), "w", format="mp4") as after:
+        stream = before.streams.video[0]
+        track = after.add_stream_from_template(stream, opaque=True)
+        track.time_base = tick
+        packets = [packet for packet in before.demux(stream) if packet.size]
+        if len(packets) != num_steps:
+            raise FormatError(
+                f"{source} has {len(packets)} frames, its episodes {num_steps} steps: which is of which is not known. "
+                "Look which is right."
+            )
+        shown = np.argsort(np.argsort([packet.pts for packet in packets], kind="stable"), kind="stable")
+        # a packet is decoded before its frame is shown
+        delay = int((np.arange(len(packets)) - shown).max(initial=0))
+        for number, (packet, rank) in enumerate(zip(packets, shown.tolist(), strict=True)):
+            packet.stream, packet.time_base = track, tick
+            packet.pts, packet.dts, packet.duration = rank, number - delay, 1
+            after.mux_one(packet)
 
 
 def _chosen(metadata: Metadata, known: Sequence[str], cameras: Iterable[str] | None, what: str) -> list[str]:

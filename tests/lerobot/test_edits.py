@@ -253,8 +253,9 @@ def test_killed_at_any_call_the_old_dataset_is_there_and_the_new_one_whole_or_no
 def test_what_else_is_at_a_root_stays(tmp_path):
     root = make(tmp_path / "a", cameras={})
     (root / "README.md").write_text("card")
+    (root / "meta/notes.json").write_text("{}")
     edits.delete(root, [0])
-    assert (root / "README.md").read_text() == "card"
+    assert (root / "README.md").read_text() == "card" and (root / "meta/notes.json").exists()
 
 
 def test_wrong_requests_say_what_is_allowed_and_change_nothing(tmp_path):

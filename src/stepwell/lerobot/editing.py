@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ INDEXES = ("episode_index", "index", "task_index")
 # times that lie further off the grid are replaced
 TOLERANCE_SECONDS = 1e-4
 ENCODERS = ("h264", "hevc", "av1")
-VERIFY = '"stepwell verify" says what is wrong, "stepwell edit rewrite" writes such a dataset anew.'
+VERIFY = '"stepwell verify" says what is wrong.'
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,8 @@ class _Writing:
         }
         times = _columns(read_columns(parquet, path, ["timestamp"]))["timestamp"]
         index["timestamp"] = array_of(times, np.dtype(np.float32), (), f"{path}: column 'timestamp'")
-        parts = [self._part(dataset, index, number, path) for number in numbers]
+        runs = _runs(index["episode_index"])
+        parts = [self._part(dataset, index, runs, number, path) for number in numbers]
         names = [info.name for info in self._infos if not info.is_video and info.name not in self._edit.added]
         is_same = not self._edit.added and set(parquet.schema_arrow.names) == set(names)
         is_small = self._edit.is_packed[1] and path.stat().st_size < self._sizes_mb[0] * MEGABYTE / 2
@@ -264,17 +265,23 @@ class _Writing:
                 self._data.write(rows.select(self._schema.names).cast(self._schema))
             yield _Written(part, place, {**self._summarised(rows), **self._looked_at(part)})
 
-    def _part(self, dataset: Metadata, index: Mapping[str, npt.NDArray[Any]], number: int, path: Path) -> _Part:
+    def _part(
+        self,
+        dataset: Metadata,
+        index: Mapping[str, npt.NDArray[Any]],
+        runs: Mapping[int, slice],
+        number: int,
+        path: Path,
+    ) -> _Part:
         """Find an episode in a file, and number its rows."""
         place = self._edit.episodes[number].place
-        at = np.flatnonzero(index["episode_index"] == place)
         length = int(dataset.episodes.length[place])
-        if len(at) != length or (length and at[-1] - at[0] != length - 1):
+        rows = runs.get(place, slice(0, 0))
+        if rows.stop - rows.start != length:
             raise FormatError(
-                f"{path}: episode {place} has {len(at)} rows, or they do not follow each other; the table of episodes "
-                f"says {length}. {VERIFY}"
+                f"{path}: episode {place} has {rows.stop - rows.start} rows that follow each other; the table of "
+                f"episodes says {length}. {VERIFY}"
             )
-        rows = slice(int(at[0]), int(at[-1]) + 1) if length else slice(0, 0)
         first, self._num_frames = self._num_frames, self._num_frames + length
         tasks, texts = self._retasked(dataset, index["task_index"][rows], number, path)
         columns: dict[str, npt.NDArray[Any]] = {
@@ -645,6 +652,12 @@ def _is_all(parts: Sequence[_Part], num_rows: int) -> bool:
 
 def _stays(index: Mapping[str, npt.NDArray[Any]], part: _Part) -> bool:
     return all(np.array_equal(index[name][part.rows], values) for name, values in part.columns.items())
+
+
+def _runs(numbers: npt.NDArray[Any]) -> dict[int, slice]:
+    """Return the rows of each episode of a file; of one in several pieces the last."""
+    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    return {int(numbers[start]): slice(start, stop) for start, stop in pairwise(edges) if start < stop}
 
 
 def _on_grid(times: npt.NDArray[np.float32], fps: float) -> npt.NDArray[np.float32]:

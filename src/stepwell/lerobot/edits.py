@@ -54,6 +54,7 @@ __all__ = [
 Place = str | os.PathLike[str]
 # what an edit writes itself; all else at the root is carried along
 WRITTEN = ("data", "videos", "meta")
+WRITTEN_META = ("info.json", "stats.json", "statistics.npz", "tasks.", "episodes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +90,12 @@ def edited(root: Place, target: Place | None) -> Iterator[Target]:
 
 def _carry(root: Path, hidden: Path) -> None:
     """Link the files of a root that no edit writes: a card, for instance."""
-    for entry in root.iterdir():
-        if entry.name not in WRITTEN and not entry.is_symlink():
-            files = [each for each in entry.rglob("*") if each.is_file()] if entry.is_dir() else [entry]
-            for file in files:
+    entries = [entry for entry in root.iterdir() if entry.name not in WRITTEN]
+    entries += [entry for entry in (root / "meta").iterdir() if not entry.name.startswith(WRITTEN_META)]
+    for entry in entries:
+        files = entry.rglob("*") if entry.is_dir() and not entry.is_symlink() else [entry]
+        for file in files:
+            if file.is_file():
                 place_file(file, hidden / file.relative_to(root), link=True)
 
 

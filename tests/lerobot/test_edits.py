@@ -12,7 +12,13 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("av")
 
 from stepwell.cli.main import main
-from stepwell.errors import EpisodeNotFoundError, FeatureNotFoundError, SchemaError, StoreBusyError
+from stepwell.errors import (
+    DatasetNotFoundError,
+    EpisodeNotFoundError,
+    FeatureNotFoundError,
+    SchemaError,
+    StoreBusyError,
+)
 from stepwell.lerobot import editing, edits, video_edits
 from stepwell.lerobot.auditing import audit
 from stepwell.lerobot.in_place import open_in_place
@@ -282,6 +288,12 @@ def test_wrong_requests_say_what_is_allowed_and_change_nothing(tmp_path):
         edits.delete(root, [0])
     assert_episodes(root, before)
     assert not (tmp_path / "m").exists() and not (tmp_path / "x").exists()
+
+
+def test_a_dataset_that_a_kill_left_beside_its_root_is_named(tmp_path):
+    make(tmp_path / "a", cameras={}).rename(tmp_path / "a.before-edit")
+    with pytest.raises(DatasetNotFoundError, match=r"move .*a.before-edit back"):
+        edits.delete(tmp_path / "a", [0])
 
 
 def test_the_command_edits_datasets_and_stores(tmp_path, capsys, monkeypatch):

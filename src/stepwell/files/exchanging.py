@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["exchange"]
+__all__ = ["BEFORE", "exchange"]
 
 # <linux/fs.h> and <fcntl.h>; of macOS <sys/stdio.h>
 AT_FDCWD, RENAME_EXCHANGE, RENAME_SWAP = -100, 2, 2

@@ -26,6 +26,7 @@ from stepwell.errors import (
     StepwellError,
     StoreBusyError,
 )
+from stepwell.files.exchanging import BEFORE
 from stepwell.lerobot.appending import cameras_of, finish_append, locked_dataset
 from stepwell.lerobot.editing import Chosen, Edit, Values
 from stepwell.lerobot.in_place import open_in_place
@@ -77,7 +78,9 @@ def edited(root: Place, target: Place | None) -> Iterator[Target]:
     if is_being_recorded(path):
         raise StoreBusyError(f"{path} is being recorded, or a recording of it was not finalized. Finalize it first.")
     if not (path / INFO_PATH).is_file():
-        raise DatasetNotFoundError(f"no LeRobot dataset at {path}: there is no {INFO_PATH}.")
+        before = Path(BEFORE.format(path))
+        told = f" An edit was killed while it took its place: move {before} back." if before.exists() else ""
+        raise DatasetNotFoundError(f"no LeRobot dataset at {path}: there is no {INFO_PATH}.{told}")
     if target is not None and Path(target).absolute() != path:
         with built_directory(target) as hidden:
             yield Target(Path(hidden), is_in_place=False)

@@ -10,7 +10,7 @@ import pytest
 from stepwell.cli.benching import describe_environment
 from stepwell.cli.main import main, make_parser
 
-VERBS = ("demo", "info", "ls", "show", "verify", "convert", "export", "bench", "env")
+VERBS = ("demo", "info", "ls", "show", "verify", "convert", "export", "edit", "bench", "env")
 READING = ("info", "ls", "show", "verify", "convert", "export", "bench", "env")
 
 

@@ -197,7 +197,7 @@ def test_a_dataset_whose_new_episodes_would_not_be_found_is_refused_and_stays(st
 
 
 def test_one_process_appends_at_a_time(store, root):
-    with staged_append(root), pytest.raises(StoreBusyError, match="another process appends"):
+    with staged_append(root), pytest.raises(StoreBusyError, match="another process writes"):
         write_dataset(rest_of(store), root, append=True)
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 __all__ = [
     "episode_and_step",
     "episode_range",
+    "episodes",
     "field_and_offsets",
     "name_and_codec",
     "name_and_name",
     "option_of_feature",
+    "part",
     "picture_path",
     "place",
     "positive",
@@ -111,6 +113,22 @@ def episode_range(text: str) -> slice:
         return slice(*(int(part) if part else None for part in parts))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not FIRST:STOP, e.g. 0:10 or :-5 or ::2") from None
+
+
+def episodes(text: str) -> list[int | slice]:
+    """Return numbers of episodes and slices, of ``3``, ``0:10`` or ``3,7,20:30``."""
+    return [episode_range(each) if ":" in each else _whole(each) for each in text.split(",")]
+
+
+def part(text: str) -> tuple[str, float | list[int | slice]]:
+    """Return a name and its episodes: a fraction, or numbers and slices."""
+    name, _, chosen = text.partition("=")
+    if not name or not chosen or name in (".", "..") or "/" in name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=EPISODES, e.g. val=0.1 or val=3,7,20:30")
+    try:
+        return name, float(chosen) if "." in chosen else episodes(chosen)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: {chosen!r} is not a fraction, e.g. 0.1") from None
 
 
 def _whole(text: str) -> int:

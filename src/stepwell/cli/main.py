@@ -19,10 +19,12 @@ from typing import Any
 from stepwell.cli.argument_types import (
     episode_and_step,
     episode_range,
+    episodes,
     field_and_offsets,
     name_and_codec,
     name_and_name,
     option_of_feature,
+    part,
     picture_path,
     place,
     positive,
@@ -67,6 +69,7 @@ def make_parser() -> argparse.ArgumentParser:
         _add_verify,
         _add_convert,
         _add_export,
+        _add_edit,
         _add_bench,
         _add_serve,
         _add_top,
@@ -88,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_OK
     if arguments.verb is None:
         parser.error(
-            "a verb is needed: demo, info, ls, show, verify, convert, export, bench, serve, top or env. "
+            "a verb is needed: demo, info, ls, show, verify, convert, export, edit, bench, serve, top or env. "
             "See stepwell --help"
         )
     try:
@@ -374,6 +377,67 @@ def _add_export(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     _add_executor(parser)
     _add_json(parser)
     _add_import_and_trust(parser)
+
+
+def _add_edit(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        verbs,
+        "editing:run_edit",
+        "edit",
+        "delete, split, merge and mend LeRobot datasets, and stores where that is meant",
+        "  stepwell edit delete pusht 3 17:20\n"
+        "  stepwell edit split pusht parts train=0.9 val=0.1\n"
+        "  stepwell edit merge monday tuesday --out both\n"
+        "  stepwell edit features pusht --remove next.done --add reward=reward.npy\n"
+        "  stepwell edit tasks pusht --replace 'Push it=Push the T to the goal'\n"
+        "  stepwell edit stats pusht --cameras\n"
+        "  stepwell edit reencode pusht --option encoder=h264 --option gop=10\n"
+        "  stepwell edit to-video pusht_image --out pusht_video\n"
+        "  stepwell edit rewrite pusht",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    delete = _add_action(actions, "delete", "delete episodes; the others are numbered anew")
+    delete.add_argument("episodes", nargs="+", type=episodes, metavar="EPISODES", help="numbers, or FIRST:STOP")
+    split = actions.add_parser("split", help="write parts as datasets, or stores, of their own")
+    split.add_argument("path", type=Path, metavar="PATH", help="directory of a LeRobot dataset, or a store")
+    split.add_argument("out", type=Path, metavar="DIR", help="of the parts: DIR/NAME")
+    split.add_argument(
+        "parts", nargs="+", type=part, metavar="NAME=EPISODES", help="numbers and FIRST:STOP by commas, or a fraction"
+    )
+    merge = actions.add_parser("merge", help="write the episodes of several datasets, or stores, as one")
+    merge.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="directories of datasets, or of stores")
+    merge.add_argument("--out", required=True, type=Path, metavar="DST", help="of the new one")
+    merge.add_argument("--keep-files", action="store_true", help="join no files, however small")
+    features = _add_action(actions, "features", "add features, and remove some")
+    _add_repeated(features, "--add", "NAME=FILE.npy", "a feature and its values, a row each", type=name_and_name)
+    _add_repeated(features, "--remove", "NAME", "a feature to leave out")
+    tasks = _add_action(actions, "tasks", "give steps other tasks; number the texts, each once")
+    tasks.add_argument("--task", metavar="TEXT", help="of all steps that the others say nothing of")
+    _add_repeated(tasks, "--episode", "N=TEXT", "the task of an episode", type=name_and_name)
+    _add_repeated(tasks, "--replace", "TEXT=NEW", "a text in the place of another", type=name_and_name)
+    stats = _add_action(actions, "stats", "compute the statistics again")
+    stats.add_argument("--cameras", action="store_true", help="those of cameras, too")
+    for name, line in (
+        ("reencode", "encode videos anew, a key frame where each episode begins"),
+        ("to-video", "turn images in data files into videos"),
+    ):
+        encode = _add_action(actions, name, f"{line}; goes on where it was interrupted")
+        _add_repeated(encode, "--camera", "NAME", "only this one; default: all")
+        _add_repeated(encode, "--option", "OPTION=VALUE", "of stepwell.Video: encoder, gop, crf, preset", type=setting)
+        encode.add_argument("--workers", type=threads, metavar="N", help="processes, default: one a processor")
+    _add_action(actions, "renumber", "number rows, episodes and tasks anew, and write times, spans and totals by them")
+    retime = _add_action(actions, "retime", "show frame n of each mp4 file at n / fps; packets stay")
+    _add_repeated(retime, "--camera", "NAME", "only this one; default: all")
+    _add_action(actions, "rewrite", "write all anew, as it is read: meta/, numbers, times, spans, statistics")
+
+
+def _add_action(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, line: str
+) -> argparse.ArgumentParser:
+    parser = actions.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
+    parser.add_argument("path", type=Path, metavar="PATH", help="directory of a LeRobot dataset")
+    parser.add_argument("--out", type=Path, metavar="DST", help="of a new dataset; default: in place")
+    return parser
 
 
 def _add_executor(parser: argparse.ArgumentParser) -> None:

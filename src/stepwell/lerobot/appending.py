@@ -49,6 +49,7 @@ __all__ = [
     "images_stride",
     "is_per_element",
     "load_extended",
+    "locked_dataset",
     "staged_append",
     "summaries_before",
 ]
@@ -222,7 +223,7 @@ def _next(directory: Path, chunks_size: int) -> tuple[int, int]:
 @contextmanager
 def staged_append(root: Path) -> Iterator[Path]:
     """Yield a hidden directory in a dataset; at the end its files are moved to the same places of the dataset."""
-    with _locked(root):
+    with locked_dataset(root):
         # files of an append that was killed are moved first if they were complete, else removed
         _finish(root)
         stage = root / STAGE
@@ -245,7 +246,7 @@ def finish_append(root: str | os.PathLike[str]) -> bool:
     path = Path(root)
     if not (path / STAGE).exists():
         return False
-    with _locked(path):
+    with locked_dataset(path):
         return _finish(path)
 
 
@@ -291,8 +292,9 @@ def _total_episodes(root: Path) -> int:
     return int(read_json(root / INFO_PATH)["total_episodes"])
 
 
-def _locked(root: Path) -> FileLock:
+def locked_dataset(root: Path) -> FileLock:
+    """Hold the lock of a dataset that is written to."""
     try:
         return lock_directory(root, is_waiting=False)
     except BlockingIOError:
-        raise StoreBusyError(f"{root}: another process appends to it. Wait for it, or write to another root.") from None
+        raise StoreBusyError(f"{root}: another process writes to it. Wait for it, or write to another root.") from None

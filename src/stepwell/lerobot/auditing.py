@@ -13,6 +13,7 @@ The checks are in `stepwell.lerobot.audits`. Nothing is changed, nothing is trus
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ from stepwell.lerobot.audits.meta import (
     read_statistics,
     read_tasks,
 )
-from stepwell.lerobot.audits.report import AuditReport, Finding, Subject, Tally, problem_of
+from stepwell.lerobot.audits.report import FETCH, AuditReport, Finding, Subject, Tally, problem_of
 from stepwell.lerobot.audits.rows import (
     SHAPE,
     UNREADABLE,
@@ -112,7 +113,7 @@ def audit(
     info = read_info(root, tally)
     if info is None:
         tally.skip("everything else: it can only be understood with meta/info.json")
-        findings = tally.findings(os.fspath(source))
+        findings = tally.findings(*_commanded(place))
         return AuditReport(os.fspath(source), "unknown", 0, 0, findings, tuple(tally.unchecked))
     table = read_episodes(root, info, tally)
     wanted = place.episodes if episodes is None else episodes
@@ -121,8 +122,19 @@ def audit(
     if snapshot is not None:
         _fetch(snapshot, subject, progress)
     num_rows = _Audit(subject, deep).run(progress)
-    findings, unchecked = tally.findings(os.fspath(source), info.version), tuple(tally.unchecked)
+    findings, unchecked = tally.findings(*_commanded(place)), tuple(tally.unchecked)
     return AuditReport(os.fspath(source), info.version, len(subject.places), num_rows, findings, unchecked)
+
+
+def _commanded(place: Source) -> tuple[str, str]:
+    """Return the directory that commands edit, and the command that fetches it."""
+    if place.repo_id is None:
+        return str(place.path), ""
+    name = place.repo_id.rpartition("/")[2]
+    fetch = FETCH.format(repo=shlex.quote(place.repo_id), name=shlex.quote(name))
+    return name, fetch if place.revision is None else fetch.replace(
+        " --local-dir", f" --revision {shlex.quote(place.revision)} --local-dir"
+    )
 
 
 def _directory(place: Source) -> Path:

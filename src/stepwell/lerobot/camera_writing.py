@@ -28,12 +28,23 @@ from stepwell.codecs.video_streams import StreamId, VideoRow, parse_row, stream_
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode
 from stepwell.lerobot.depth import DepthUnit, depth_of
-from stepwell.lerobot.parquet_writing import MEGABYTE, FileNumbers
+from stepwell.lerobot.parquet_writing import MEGABYTE, FileNumbers, place_file
 from stepwell.lerobot.schema_mapping import Column, stored_feature
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Image, Video
 
-__all__ = ["EpisodePackets", "VideoFiles", "encoding_of", "image_files", "packets_of", "video_packets"]
+__all__ = [
+    "MAX_RATE_TERMS",
+    "EpisodePackets",
+    "VideoFiles",
+    "encoded_packets",
+    "encoding_of",
+    "image_files",
+    "import_av",
+    "packets_of",
+    "stored_packets",
+    "video_packets",
+]
 
 # names of ffmpeg's readers of elementary streams
 READERS = {"h264": "h264", "hevc": "hevc", "av1": "obu"}
@@ -131,6 +142,13 @@ class VideoFiles:
         self._mux(episode)
         return *self._place, start
 
+    def place(self, source: Path, *, link: bool) -> tuple[int, int]:
+        """Let a file of another dataset be the next one, as it is; returns its numbers."""
+        self.close()
+        place = self._numbers.take()
+        place_file(source, self._path_of(*place), link=link)
+        return place
+
     def close(self) -> None:
         """Complete the file that is open, if one is."""
         if self._container is not None:
@@ -138,7 +156,7 @@ class VideoFiles:
             self._container = None
 
     def _open(self, episode: EpisodePackets) -> None:
-        av = _import_av()
+        av = import_av()
         self._place = self._numbers.take()
         path = self._path_of(*self._place)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -158,7 +176,7 @@ class VideoFiles:
         self._stream, self._frames, self._bytes = episode.stream, 0, 0
 
     def _mux(self, episode: EpisodePackets) -> None:
-        av = _import_av()
+        av = import_av()
         for data, is_sync in zip(episode.packets, episode.is_sync, strict=True):
             packet = av.Packet(data)
             packet.stream, packet.time_base = self._track, self._tick
@@ -169,7 +187,8 @@ class VideoFiles:
         self._bytes += episode.num_bytes
 
 
-def _import_av() -> Any:
+def import_av() -> Any:
+    """Return PyAV."""
     try:
         import av
     except ImportError as error:
@@ -192,12 +211,16 @@ def encoding_of(column: Column, options: Mapping[str, Any] | None = None) -> Fea
 
 def video_packets(episode: SourceEpisode, column: Column, encoding: Feature) -> EpisodePackets:
     """Return the frames of an episode: the stored packets where an mp4 file can hold them, else new ones."""
-    if stored_feature(column.feature).codec == "video" and _can_stay(column):
-        with _named(episode, column):
-            found = packets_of(_stored_rows(episode, column))
-        if found is not None:
-            return found
-    return _encoded(episode, column, encoding)
+    found = stored_packets(episode, column)
+    return encoded_packets(episode, column, encoding) if found is None else found
+
+
+def stored_packets(episode: SourceEpisode, column: Column) -> EpisodePackets | None:
+    """Return the packets of an episode as they are stored; None where an mp4 file cannot hold them."""
+    if stored_feature(column.feature).codec != "video" or not _can_stay(column):
+        return None
+    with _named(episode, column):
+        return packets_of(_stored_rows(episode, column))
 
 
 def image_files(episode: SourceEpisode, column: Column) -> list[bytes]:
@@ -269,7 +292,8 @@ def _named(episode: SourceEpisode, column: Column) -> Iterator[None]:
         raise DecodeError(f"{episode.store.path}: episode {episode.index}, {column.source!r}: {error}") from error
 
 
-def _encoded(episode: SourceEpisode, column: Column, encoding: Feature) -> EpisodePackets:
+def encoded_packets(episode: SourceEpisode, column: Column, encoding: Feature) -> EpisodePackets:
+    """Return the frames of an episode, encoded anew."""
     from stepwell.codecs.video import VideoCodec
 
     # one for each episode: bytes then depend neither on earlier episodes nor on the number of threads

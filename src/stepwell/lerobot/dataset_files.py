@@ -36,7 +36,18 @@ from stepwell.store.statistics import FeatureStatistics, write_statistics
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Counts", "DatasetFiles", "EpisodePlace", "PreparedEpisode", "appended_info"]
+__all__ = [
+    "EPISODES_PATH",
+    "Counts",
+    "DatasetFiles",
+    "EpisodeLines",
+    "EpisodePlace",
+    "PreparedEpisode",
+    "appended_info",
+    "video_info",
+    "write_json",
+    "write_tasks",
+]
 
 EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 # rows of a table are cut where their images have more bytes: an array of arrow holds no more than twice that
@@ -142,22 +153,17 @@ class DatasetFiles:
     ) -> None:
         """Write ``meta/info.json``, the tasks, and of v3.0 the subtasks and the statistics of all episodes."""
         meta = self._root / "meta"
-        meta.mkdir(parents=True, exist_ok=True)
+        write_tasks(self._root, tasks, is_v3=self._is_v3)
         if self._is_v3:
-            write_table = import_pyarrow().parquet.write_table
-            write_table(tasks_table(tasks), meta / "tasks.parquet", write_page_checksum=True)
             if subtasks is not None and SUBTASK_INDEX in self._infos:
                 table = tasks_table(subtasks, SUBTASK_INDEX)
-                write_table(table, self._root / SUBTASKS_PATH, write_page_checksum=True)
+                import_pyarrow().parquet.write_table(table, self._root / SUBTASKS_PATH, write_page_checksum=True)
             found = total.result()
             stats = {name: as_lerobot(found[name], self._infos[name]) for name in found}
-            _write_json(meta / "stats.json", {name: plain_statistics(stats[name], self._infos[name]) for name in found})
+            write_json(meta / "stats.json", {name: plain_statistics(stats[name], self._infos[name]) for name in found})
             # an append merges with these: quantiles alone cannot be merged
             write_statistics(meta, found)
-        else:
-            lines = (json.dumps({"task_index": i, "task": text}, ensure_ascii=False) for i, text in enumerate(tasks))
-            (meta / "tasks.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        _write_json(self._root / INFO_PATH, info)
+        write_json(self._root / INFO_PATH, info)
 
     def new_info(self, counts: Counts, robot_type: str | None) -> dict[str, Any]:
         """Return the info.json of a new dataset whose episodes are all written."""
@@ -188,16 +194,11 @@ class DatasetFiles:
         facts = self._videos[info.name].facts if info.name in self._videos else {}
         about: dict[str, Any] = dict(info.raw["info"]) if info.is_depth else {}
         if facts:
-            about |= {
-                "video.height": facts["height"],
-                "video.width": facts["width"],
-                "video.codec": facts["codec"],
-                "video.pix_fmt": facts["pix_fmt"],
-                **({} if info.is_depth else {"video.is_depth_map": False}),
-                "video.fps": _rate(self._fps),
-                "video.channels": info.shape[2],
-                "has_audio": False,
-            }
+            found = video_info(facts, self._fps, info.shape[2])
+            if info.is_depth:
+                # its own entry says that it is one
+                del found["video.is_depth_map"]
+            about |= found
         return {**entry, "info": about} if about else entry
 
     def _span(self, name: str, episode: PreparedEpisode) -> VideoSpan:
@@ -226,7 +227,7 @@ class EpisodeLines:
 
     def add(self, row: EpisodeRow) -> None:
         """Write an episode."""
-        line = {"episode_index": row.index, "tasks": list(row.tasks), "length": row.length}
+        line = {**row.others, "episode_index": row.index, "tasks": list(row.tasks), "length": row.length}
         self._episodes.write(json.dumps(line, ensure_ascii=False) + "\n")
         self._stats.write(json.dumps({"episode_index": row.index, "stats": row.stats}) + "\n")
 
@@ -241,6 +242,31 @@ def appended_info(raw: Mapping[str, Any], counts: Counts) -> dict[str, Any]:
     content = {**copy.deepcopy(dict(raw)), **_totals(counts)}
     content["splits"] = {**content.get("splits", {}), "train": f"0:{counts['episodes']}"}
     return content
+
+
+def video_info(facts: Mapping[str, Any], fps: float, channels: int) -> dict[str, Any]:
+    """Return what info.json says of a camera's videos; ``facts`` are those of `VideoFiles`."""
+    return {
+        "video.height": facts["height"],
+        "video.width": facts["width"],
+        "video.codec": facts["codec"],
+        "video.pix_fmt": facts["pix_fmt"],
+        "video.is_depth_map": False,
+        "video.fps": _rate(fps),
+        "video.channels": channels,
+        "has_audio": False,
+    }
+
+
+def write_tasks(root: Path, texts: Sequence[str], *, is_v3: bool) -> None:
+    """Write the texts of the tasks by their number."""
+    meta = root / "meta"
+    meta.mkdir(parents=True, exist_ok=True)
+    if is_v3:
+        import_pyarrow().parquet.write_table(tasks_table(texts), meta / "tasks.parquet", write_page_checksum=True)
+    else:
+        lines = (json.dumps({"task_index": i, "task": text}, ensure_ascii=False) for i, text in enumerate(texts))
+        (meta / "tasks.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def _table_cuts(episode: PreparedEpisode, infos: Sequence[FeatureInfo]) -> list[tuple[int, int]]:
@@ -263,5 +289,6 @@ def _rate(fps: float) -> float:
     return int(fps) if float(fps).is_integer() else fps
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file as LeRobot writes those of ``meta/``."""
     path.write_text(json.dumps(content, indent=4, ensure_ascii=False), encoding="utf-8")

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from stepwell.errors import MissingDependencyError
+from stepwell.lerobot.dataset_tools import __all__ as TOOLS
 
 __all__ = ["VideoEncodingManager", "install"]
 
@@ -17,6 +18,8 @@ HOMES = {
     "MultiLeRobotDataset": ("multi_dataset", "lerobot_dataset"),
     "VideoEncodingManager": ("video_utils",),
 }
+# likewise its functions that edit datasets
+TOOL_HOMES = {"aggregate_datasets": ("aggregate", "dataset_tools")}
 # they write meta/ by inner parts of LeRobot's class
 WRITERS = ("aggregate", "dataset_tools", "lerobot_dataset", "streaming_dataset")
 
@@ -45,14 +48,15 @@ def install() -> None:
         MissingDependencyError: lerobot is not installed.
 
     Notes:
-        LeRobot's tools that rewrite datasets, and ``StreamingLeRobotDataset``, stay as they are; they get and give
-        stepwell's datasets. What was imported before by modules that are not lerobot's own is not changed.
+        Likewise the functions of ``dataset_tools`` and ``aggregate_datasets``. ``StreamingLeRobotDataset`` stays as it
+        is. What was imported before by modules that are not lerobot's own is not changed.
     """
     try:
         datasets = import_module("lerobot.datasets")
     except ImportError as error:
         raise MissingDependencyError(f"lerobot is not installed ({error}). Type: pip install lerobot") from error
-    for name, homes in HOMES.items():
+    tools = {name: TOOL_HOMES.get(name, ("dataset_tools",)) for name in TOOLS}
+    for name, homes in {**HOMES, **tools}.items():
         home, theirs = _find(datasets, name, homes)
         if theirs is not None:
             _replace(name, theirs, _ours(name), {f"{datasets.__name__}.{each}" for each in WRITERS} - {home})

@@ -113,6 +113,15 @@ class EpisodeRows(Sequence[dict[str, Any]]):
         return f"<EpisodeRows {len(self)} x {', '.join(self._columns)}>"
 
 
+class _RowsByText(dict[Any, Any]):
+    """Rows by text; a text and a column are one value of a row."""
+
+    def __missing__(self, key: Any) -> Any:
+        if isinstance(key, tuple) and len(key) == 2 and key[0] in self:
+            return getattr(self[key[0]], key[1])
+        raise KeyError(key)
+
+
 class TaskRows:
     """The tasks of a dataset by number (``iloc``) and by text (``loc``), as far as LeRobot asks its table for them.
 
@@ -136,9 +145,9 @@ class TaskRows:
         return [SimpleNamespace(name=text, task_index=number) for number, text in enumerate(self._tasks)]
 
     @cached_property
-    def loc(self) -> dict[str, Any]:
-        """The rows by text."""
-        return {row.name: row for row in self.iloc}
+    def loc(self) -> _RowsByText:
+        """The rows by text, and their values by (text, column)."""
+        return _RowsByText((row.name, row) for row in self.iloc)
 
     def __len__(self) -> int:
         return len(self._tasks)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ import numpy.typing as npt
 from stepwell.lerobot.info import FeatureInfo
 from stepwell.lerobot.language import arrow_rows, arrow_type, hf_type
 from stepwell.lerobot.meta_files import import_pyarrow
+from stepwell.store.layout import link_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +40,8 @@ __all__ = [
     "data_table",
     "episode_schema",
     "hf_features",
+    "place_file",
+    "plain_array",
     "plain_statistics",
     "tasks_table",
 ]
@@ -94,6 +97,13 @@ class ParquetFiles:
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         self._rows += table.num_rows
 
+    def place(self, source: Path, *, link: bool) -> tuple[int, int]:
+        """Let a file of another dataset be the next one, as it is; returns its numbers."""
+        self.close()
+        place = self._numbers.take()
+        place_file(source, self._path_of(*place), link=link)
+        return place
+
     def close(self) -> None:
         """Complete the file that is open, if one is."""
         if self._writer is not None:
@@ -119,6 +129,12 @@ class ParquetFiles:
         )
 
 
+def place_file(source: Path, target: Path, *, link: bool) -> None:
+    """Make a file a hard link, or else a copy, of another; of a link what it leads to."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    link_file(str(source.resolve()), str(target), link=link)
+
+
 def data_schema(infos: Sequence[FeatureInfo]) -> pa.Schema:
     """Return the schema of the data files, with the features for Hugging Face's datasets."""
     pa = import_pyarrow()
@@ -136,13 +152,17 @@ def data_table(schema: pa.Schema, infos: Sequence[FeatureInfo], columns: Mapping
             images = pa.array(values, pa.binary())
             paths = pa.nulls(len(values), pa.string())
             arrays.append(pa.StructArray.from_arrays([images, paths], names=["bytes", "path"]))
-        elif info.is_language:
-            arrays.append(arrow_rows(info.name, values))
-        elif info.is_text:
-            arrays.append(pa.array(values, pa.string()))
         else:
-            arrays.append(_number_array(pa, values, info))
+            arrays.append(plain_array(values, info))
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def plain_array(values: Any, info: FeatureInfo) -> Any:
+    """Return the column of a feature that is no camera, as a ``pyarrow.Array``."""
+    pa = import_pyarrow()
+    if info.is_language:
+        return arrow_rows(info.name, values)
+    return pa.array(values, pa.string()) if info.is_text else _number_array(pa, values, info)
 
 
 def hf_features(infos: Sequence[FeatureInfo]) -> dict[str, Any]:
@@ -221,10 +241,13 @@ class EpisodeRow:
     data: tuple[int, int]
     videos: Mapping[str, VideoSpan]
     stats: Mapping[str, Mapping[str, Any]]
+    # further columns, by name
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     def flat(self, place: tuple[int, int]) -> dict[str, Any]:
         """Return the row by column, of a table in the file with these numbers."""
         row: dict[str, Any] = {
+            **self.others,
             "episode_index": self.index,
             "tasks": list(self.tasks),
             "length": self.length,

@@ -74,6 +74,7 @@ __all__ = [
     "check_kept",
     "create_recorded",
     "extend_recorded",
+    "is_being_recorded",
     "make_info",
     "recorded_info",
     "settle_unfinished",
@@ -270,6 +271,11 @@ class Staging:
 
     def _dataset(self) -> Metadata | None:
         return Metadata.load(self.root) if (self.root / INFO_PATH).exists() else None
+
+
+def is_being_recorded(root: Path) -> bool:
+    """Whether there is a recording of a dataset that is not finalized."""
+    return (_hidden(root) / STORE_JSON).exists()
 
 
 def _hidden(root: Path) -> Path:

@@ -40,6 +40,7 @@ import numpy.typing as npt
 
 from stepwell.errors import DiskFullError, StoreExistsError
 from stepwell.files.addresses import local_path
+from stepwell.files.exchanging import exchange
 from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.schema import Feature
 from stepwell.store.beneath import (
@@ -77,6 +78,7 @@ __all__ = [
     "remove_directory",
     "remove_segments",
     "replace_file",
+    "replaced_directory",
     "reserve_ordinals",
     "split_id",
     "step_id",
@@ -462,6 +464,20 @@ def _built(path: str | os.PathLike[str], check_free: Callable[[Path], None], nam
         if is_built:
             raise disk_error(error, 0, str(target)) from error
         raise
+
+
+@contextmanager
+def replaced_directory(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield a hidden directory next to the directory ``path``, whose place it takes at the end, all of it at once."""
+    target = target_path(path)
+    with hidden_directory(target) as partial:
+        yield partial
+        sync_tree(partial)
+        try:
+            exchange(partial, str(target))
+            sync_directory(str(target.parent))
+        except OSError as error:
+            raise disk_error(error, 0, str(target)) from error
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from stepwell.errors import DecodeError, MissingDependencyError, StepwellError
 from stepwell.lerobot.audits.absence import Absences
 from stepwell.lerobot.audits.episodes import NOWHERE, TOLERANCE_SECONDS, Places
 from stepwell.lerobot.audits.meta import StoredStatistics, check_camera_statistics
-from stepwell.lerobot.audits.report import ENCODE_AGAIN, WRITE_AGAIN, Rule, Subject, Tally
+from stepwell.lerobot.audits.report import ENCODE_AGAIN, RENUMBER, RETIME, WRITE_AGAIN, Rule, Subject, Tally
 from stepwell.lerobot.audits.rows import DataFile, data_paths, read_data_files
 from stepwell.lerobot.depth import Depth, depth_of
 from stepwell.lerobot.parquet_images import PILLOW_FORMATS
@@ -120,7 +120,7 @@ END = Rule(
     "warning",
     "Write to_timestamp = from_timestamp + length / fps. Readers take from_timestamp alone and show the right frames; "
     "tools that cut videos at to_timestamp lose some, or take those of the next episode.",
-    WRITE_AGAIN,
+    RENUMBER,
 )
 OFF_GRID = Rule(
     "span-grid",
@@ -271,8 +271,11 @@ def _check_times(subject: Subject, camera: str, path: str, index: VideoIndex, ep
         subject.tally.add(UNREADABLE, f"{camera}: {path}", "no frames", episodes)
         return False
     is_regular = True
+    # of files with as many frames as steps it is known which is of which
+    num_steps = int(subject.episodes.length[np.isin(subject.episodes.index, episodes)].sum())
+    command = RETIME if num_steps == len(seconds) else ""
     if abs(seconds[0]) > TOLERANCE_SECONDS:
-        subject.tally.add(START, camera, f"{path} begins at {seconds[0]:.6g} s", episodes)
+        subject.tally.add(START, camera, f"{path} begins at {seconds[0]:.6g} s", episodes, command=command)
         is_regular = False
     numbers, since = np.arange(len(seconds)), seconds - seconds[0]
     beside = np.abs(since - numbers / fps)
@@ -281,11 +284,11 @@ def _check_times(subject: Subject, camera: str, path: str, index: VideoIndex, ep
         rate = (len(seconds) - 1) / since[-1]
         if np.abs(since - numbers / rate).max() < TOLERANCE_SECONDS:
             detail = f"{path} has {rate:.5g} frames a second, the dataset {fps:g}"
-            subject.tally.add(FPS, camera, detail, episodes)
+            subject.tally.add(FPS, camera, detail, episodes, command=command)
         else:
             at = int(np.argmax(beside > TOLERANCE_SECONDS))
             detail = f"frame {at} of {path} is shown at {since[at]:.6g} s, not at {at / fps:.6g} s"
-            subject.tally.add(TIMES, camera, detail, episodes)
+            subject.tally.add(TIMES, camera, detail, episodes, command=command)
     return is_regular
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.lerobot.audits.absence import Absences
-from stepwell.lerobot.audits.report import Rule, Subject, Tally
+from stepwell.lerobot.audits.report import RENUMBER, Rule, Subject, Tally
 from stepwell.lerobot.audits.rows import Pieces
 from stepwell.lerobot.meta_files import EpisodeRecords
 from stepwell.sizes import counted
@@ -72,6 +72,7 @@ INDEX = Rule(
     "index",
     "error",
     "Number the rows from 0 on in the order of the sorted files: readers take the n-th row for the row of index n.",
+    RENUMBER,
 )
 FRAME = Rule("frame-index", "error", "Number the rows of each episode from 0 on.")
 EPISODE = Rule(
@@ -83,11 +84,13 @@ OFF_GRID = Rule(
     "timestamp-grid",
     "error",
     "Write timestamp = frame_index / fps, or another fps: between steps no frame is found, or a neighbour's is shown.",
+    RENUMBER,
 )
 SHIFTED = Rule(
     "timestamp-shift",
     "error",
     "Write timestamp = frame_index / fps: videos are read at this time, so other steps' frames are shown.",
+    RENUMBER,
 )
 TASK = Rule("task-index", "error", "Add the task to meta/tasks, or correct the rows.")
 SHORT = Rule("episode-short", "warning", "Leave the episode out: it has no step that follows another.")
@@ -293,7 +296,9 @@ def check_frame_index(subject: Subject, pieces: Pieces, places: Places) -> None:
         found = f"row {pieces.first[at]} has frame_index {pieces.frame[at]}, where {right[at]} is right"
         return f"{found}; {_rows(pieces, wrong)}"
 
-    _report(subject, places, FRAME, wrong, detail)
+    # of v2.0 the images are looked at, which are found by it
+    command = RENUMBER if subject.info.version != "v2.0" else ""
+    _report(subject, places, FRAME, wrong, detail, command)
 
 
 def check_episode_index(subject: Subject, pieces: Pieces, places: Places) -> None:
@@ -364,12 +369,15 @@ def _rows(pieces: Pieces, wrong: Mask) -> str:
     return f"{count:,} such rows" if count > 1 else "it alone"
 
 
-def _report(subject: Subject, places: Places, rule: Rule, wrong: Mask, detail: Callable[[int], str]) -> None:
+def _report(  # noqa: PLR0917
+    subject: Subject, places: Places, rule: Rule, wrong: Mask, detail: Callable[[int], str], command: str = ""
+) -> None:
     """Report the episodes of the pieces that are wrong, with the detail of the first."""
     found = np.flatnonzero(wrong)
     if len(found):
         owners = np.unique(places.of_piece[found])
-        subject.tally.add(rule, "", detail(int(found[0])), subject.episodes.index[owners[owners >= 0]])
+        numbers = subject.episodes.index[owners[owners >= 0]]
+        subject.tally.add(rule, "", detail(int(found[0])), numbers, command=command)
 
 
 def is_action(name: str) -> bool:

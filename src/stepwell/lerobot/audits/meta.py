@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from stepwell.errors import FormatError
 from stepwell.lerobot.audits.episodes import Places
-from stepwell.lerobot.audits.report import WRITE_AGAIN, Rule, Subject, Tally, problem_of
+from stepwell.lerobot.audits.report import COMPUTE_AGAIN, LOOK_AGAIN, RENUMBER, Rule, Subject, Tally, problem_of
 from stepwell.lerobot.depth import MAX_CODE, depth_of
 from stepwell.lerobot.info import INFO_PATH, DatasetInfo, FeatureInfo, Problem
 from stepwell.lerobot.meta_files import (
@@ -97,7 +97,7 @@ TASK_ORDER = Rule(
     "error",
     "Sort the tasks by task_index, from 0 on without gaps: LeRobot takes row n for task n, and shows other texts.",
 )
-TASK_REPEATED = Rule("tasks-repeated", "warning", "Give each text one task_index, and map the steps' to it.")
+TASK_REPEATED = Rule("tasks-repeated", "warning", "Give each text one task_index, and map the steps' to it.", RENUMBER)
 TOTALS = Rule(
     "totals",
     "error",
@@ -113,7 +113,10 @@ def check_task_order(subject: Subject) -> None:
     if subject.info.is_v3:
         wrong = [(place, number) for place, number in enumerate(numbers) if place != number]
         if wrong:
-            subject.tally.add(TASK_ORDER, "", f"row {wrong[0][0]} of the tasks has task_index {wrong[0][1]}")
+            # of a number that is there twice it is not known which text is its
+            command = RENUMBER if len(set(numbers)) == len(numbers) else ""
+            detail = f"row {wrong[0][0]} of the tasks has task_index {wrong[0][1]}"
+            subject.tally.add(TASK_ORDER, "", detail, command=command)
     else:
         # v2 readers look tasks up by their number
         twice = [number for number, count in Counter(numbers).items() if count > 1]
@@ -145,7 +148,7 @@ def check_totals(subject: Subject, num_rows: int, places: Places) -> None:
         found["total_videos"] = len(info.video_keys) * len(subject.episodes)
     wrong = {name: number for name, number in found.items() if raw.get(name, number) != number}
     # of episodes that are not there nothing can be read
-    command = "" if "total_episodes" in wrong else WRITE_AGAIN
+    command = "" if "total_episodes" in wrong else RENUMBER
     for name, number in wrong.items():
         detail = f"{name} is {raw[name]} in meta/info.json, there are {number}"
         subject.tally.add(TOTALS, "", detail, command=command)
@@ -160,32 +163,31 @@ CANCELLED = 1e-3
 RANK_TOLERANCE = 0.02
 # cameras: others look at some images only, and at some of their pixels
 PIXEL_MEAN_TOLERANCE, PIXEL_STD_FACTOR = 0.05, 2.0
-COMPUTE_AGAIN = "Compute them again: stepwell.lerobot.statistics_of"
 
 MISSING = Rule(
     "statistics-missing",
     "warning",
-    "Compute them: stepwell.lerobot.statistics_of. Policies normalise by them.",
-    WRITE_AGAIN,
+    "Compute them. Policies normalise by them.",
+    LOOK_AGAIN,
 )
 WRONG = Rule(
     "statistics",
     "error",
-    f"{COMPUTE_AGAIN}: a policy normalises by these, in training and ever after.",
-    WRITE_AGAIN,
+    "Compute them again: a policy normalises by these, in training and ever after.",
+    COMPUTE_AGAIN,
 )
 QUANTILE = Rule(
     "statistics-quantiles",
     "warning",
-    f"{COMPUTE_AGAIN}. lerobot up to 0.6.0 stores the mean of the episodes' quantiles; policies that normalise by "
+    "Compute them again. lerobot up to 0.6.0 stores the mean of the episodes' quantiles; policies that normalise by "
     "quantiles clip the wrong values.",
-    WRITE_AGAIN,
+    COMPUTE_AGAIN,
 )
 CAMERA = Rule(
     "statistics-camera",
     "warning",
-    f"{COMPUTE_AGAIN}, or normalise by ImageNet's. lerobot up to 0.4.4 squares pixels in uint8: std is about 0.",
-    WRITE_AGAIN,
+    "Compute them again, or normalise by ImageNet's. lerobot up to 0.4.4 squares pixels in uint8: std is about 0.",
+    LOOK_AGAIN,
 )
 
 

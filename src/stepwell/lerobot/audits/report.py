@@ -28,16 +28,40 @@ from stepwell.lerobot.info import DatasetInfo
 from stepwell.lerobot.meta_files import WHAT_TO_DO, EpisodeRecords
 from stepwell.sizes import counted
 
-__all__ = ["ENCODE_AGAIN", "WRITE_AGAIN", "AuditReport", "Finding", "Rule", "Subject", "Tally", "problem_of"]
+__all__ = [
+    "COMPUTE_AGAIN",
+    "ENCODE_AGAIN",
+    "FETCH",
+    "LOOK_AGAIN",
+    "RENUMBER",
+    "RETIME",
+    "WRITE_AGAIN",
+    "AuditReport",
+    "Finding",
+    "Rule",
+    "Subject",
+    "Tally",
+    "problem_of",
+]
 
 Severity = Literal["error", "warning"]
 MAX_SHOWN_EPISODES = 5
 LINE_WIDTH, LEAST_TEXT_WIDTH = 120, 50
 ARROW, PROMPT = "-> ", "$ "
-WRITE_AGAIN = "stepwell convert {source} set.well && stepwell export set.well set-again --version {version}"
+RENUMBER = "stepwell edit renumber {source}"
+"""Numbers rows, episodes and tasks, and writes times, spans and totals; files that are right stay."""
+COMPUTE_AGAIN = "stepwell edit stats {source}"
+"""Computes the statistics of numbers."""
+LOOK_AGAIN = f"{COMPUTE_AGAIN} --cameras"
+"""The same, and those of cameras."""
+RETIME = "stepwell edit retime {source} --camera {feature}"
+"""Shows each frame of a camera at its time; packets stay."""
+WRITE_AGAIN = "stepwell edit rewrite {source}"
 """Writes the dataset anew, with meta/, statistics and spans as they are computed; packets stay."""
-ENCODE_AGAIN = WRITE_AGAIN.replace(" &&", " --codec {feature}=video --option {feature}.gop=2 &&")
-"""The same, and encodes a camera anew, as it is shown, with a key frame where each episode begins."""
+ENCODE_AGAIN = "stepwell edit reencode {source} --camera {feature}"
+"""Encodes a camera anew, as it is shown, with a key frame where each episode begins."""
+FETCH = "hf download {repo} --repo-type dataset --local-dir {name} && "
+"""Fetches a dataset of the hub, since it is edited here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +72,7 @@ class Rule:
     # "error": training gets wrong data, or none; "warning": it may be meant, or only some tools are wrong
     severity: Severity
     advice: str  # what to do
-    # for a shell, that mends it; may name {source}, which was audited, its {version} and {feature}; "": there is none
+    # for a shell, that mends it; may name {source}, which was audited, and {feature}; "": there is none
     command: str = ""
 
 
@@ -199,29 +223,33 @@ class Tally:
         else:
             known.episodes |= numbers
             known.num_places += 1
+            # it mends all places, or it is none
+            known.command = known.command and command
 
     def skip(self, line: str) -> None:
         """Note a part that could not be checked, once."""
         if line not in self.unchecked:
             self.unchecked.append(line)
 
-    def findings(self, source: str, version: str = "v3.0") -> tuple[Finding, ...]:
-        """Return the findings: errors first, those of one code together, else in the order of coming."""
-        made = [_finding(count, source, version) for count in self._counts.values()]
+    def findings(self, source: str, fetch: str = "") -> tuple[Finding, ...]:
+        """Return the findings: errors first, those of one code together, else in the order of coming.
+
+        Commands name the directory ``source``; ``fetch`` comes before those that edit it.
+        """
+        made = [_finding(count, source, fetch) for count in self._counts.values()]
         codes = list(dict.fromkeys(finding.code for finding in made))
         return tuple(sorted(made, key=lambda finding: (finding.severity != "error", codes.index(finding.code))))
 
 
-def _finding(count: _Count, source: str, version: str) -> Finding:
+def _finding(count: _Count, source: str, fetch: str) -> Finding:
     message = f"{count.about}: {count.detail}" if count.about else count.detail
     if count.num_places > 1:
         message += f" (and in {counted(count.num_places - 1, 'more place')})"
     episodes = np.array(sorted(count.episodes), np.int64)
     command = count.command or count.rule.command
-    # v2.0 is not written
-    names = {"source": source, "feature": count.about, "version": "v2.1" if version == "v2.0" else version}
-    for name, value in names.items():
-        command = command.replace(f"{{{name}}}", shlex.quote(value))
+    if "{source}" in command:
+        command = fetch + command.replace("{source}", shlex.quote(source))
+    command = command.replace("{feature}", shlex.quote(count.about))
     return Finding(count.rule.code, count.rule.severity, message, episodes, count.rule.advice, command)
 
 

@@ -1,0 +1,329 @@
+"""Edits of directories: the episodes that are left are what they were, and a kill leaves the old dataset or the new."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("av")
+
+from stepwell.cli.main import main
+from stepwell.errors import (
+    DatasetNotFoundError,
+    EpisodeNotFoundError,
+    FeatureNotFoundError,
+    SchemaError,
+    StoreBusyError,
+)
+from stepwell.lerobot import editing, edits, video_edits
+from stepwell.lerobot.auditing import audit
+from stepwell.lerobot.in_place import open_in_place
+from stepwell.lerobot.metadata import Metadata
+from stepwell.testing import tiny_lerobot, tiny_store
+
+TOP, SIDE = "observation.images.top", "observation.images.side"
+CAMERAS = {TOP: ("png", (16, 24)), SIDE: ("video", (32, 48))}
+NUMBERED = ("index", "episode_index", "task_index")
+VERSIONS = pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def _no_encoding(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("something was encoded")
+
+    monkeypatch.setattr(editing, "encoded_packets", refuse)
+
+
+def make(path, version="v3.0", **options):
+    return tiny_lerobot(path, version=version, **{"cameras": CAMERAS, "lengths": [5, 7, 6, 4], "files": 2, **options})
+
+
+def contents(root):
+    """All values of each episode by name, and the text of each step's task."""
+    metadata = Metadata.load(root)
+    with open_in_place(root) as store:
+        return [
+            {name: np.asarray(episode[name]) for name in store.schema if name not in NUMBERED}
+            | {"task": [metadata.tasks[number] for number in episode["task_index"]]}
+            for episode in store
+        ]
+
+
+def assert_episodes(root, expected):
+    found = contents(root)
+    assert len(found) == len(expected)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+
+
+def faults(root):
+    return {finding.code for finding in audit(root).findings} - {"video-several-files", "episode-duplicate"}
+
+
+@VERSIONS
+@pytest.mark.parametrize("gone", [[0], [3], [0, 2]])
+@pytest.mark.usefixtures("_no_encoding")
+def test_the_episodes_that_are_left_are_what_they_were(version, gone, tmp_path):
+    root = make(tmp_path / "a", version)
+    before = contents(root)
+    edits.delete(root, gone, tmp_path / "b")
+    left = [each for number, each in enumerate(before) if number not in gone]
+    assert_episodes(tmp_path / "b", left)
+    assert faults(tmp_path / "b") == set()
+    assert_episodes(root, before)
+    edits.delete(root, gone)
+    assert_episodes(root, left)
+    # meta/ has what an array of rows has
+    info = Metadata.load(root).info
+    assert info.raw["total_episodes"] == len(left) and info.raw["splits"] == {"train": f"0:{len(left)}"}
+    assert info.version == version
+
+
+@VERSIONS
+@pytest.mark.usefixtures("_no_encoding")
+def test_parts_together_are_the_whole_again(version, tmp_path):
+    root = make(tmp_path / "a", version)
+    edits.split(root, {"x": [3, 0], "y": [1, 2]}, {"x": tmp_path / "x", "y": tmp_path / "y"})
+    edits.merge([tmp_path / "x", tmp_path / "y"], tmp_path / "m")
+    before = contents(root)
+    assert_episodes(tmp_path / "m", [before[number] for number in (0, 3, 1, 2)])
+    for part in ("x", "y", "m"):
+        assert faults(tmp_path / part) == set()
+
+
+def test_statistics_of_what_is_left_are_those_of_its_rows(tmp_path):
+    root = make(tmp_path / "a")
+    edits.delete(root, [1])
+    actions = np.concatenate([each["action"] for each in contents(root)]).astype(np.float64)
+    stats = json.loads((root / "meta/stats.json").read_text())["action"]
+    np.testing.assert_allclose(stats["mean"], actions.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(stats["std"], actions.std(0), rtol=1e-6)
+    assert stats["count"] == [len(actions)]
+
+
+@pytest.mark.usefixtures("_no_encoding")
+def test_files_whose_episodes_stay_are_taken_as_they_are(tmp_path):
+    root = make(tmp_path / "a", files=4)
+    before = {path.name: path.read_bytes() for path in sorted(root.glob(f"videos/{SIDE}/*/*.mp4"))}
+    edits.delete(root, [3])
+    after = {path.name: path.read_bytes() for path in sorted(root.glob(f"videos/{SIDE}/*/*.mp4"))}
+    assert all(before[name] == data for name, data in after.items()) and len(after) == len(before) - 1
+    (first, *_) = sorted(root.glob("data/*/*.parquet"))
+    inode = first.stat().st_ino
+    edits.change_statistics(root)
+    assert sorted(root.glob("data/*/*.parquet"))[0].stat().st_ino == inode
+
+
+def test_an_episode_without_a_key_frame_of_its_own_is_encoded_alone(tmp_path):
+    written_videos = pytest.importorskip("written_videos")
+    root = tiny_lerobot(tmp_path / "a", cameras={SIDE: ("video", (32, 48))}, lengths=(20, 20), fps=25)
+    (path,) = root.glob("videos/**/*.mp4")
+    written_videos.write_video(path, size=(32, 48), params="keyint=40:scenecut=0:bframes=0")
+    before = contents(root)[1]
+    edits.delete(root, [0])
+    (after,) = contents(root)
+    np.testing.assert_array_equal(after["action"], before["action"])
+    # of noise
+    assert np.abs(after[SIDE].astype(int) - before[SIDE]).mean() < 16
+
+
+@VERSIONS
+def test_features_come_and_go(version, tmp_path):
+    root = make(tmp_path / "a", version)
+    before = contents(root)
+    values = np.arange(22, dtype=np.float32)
+    entry = {"dtype": "float32", "shape": [1], "names": None}
+    double = ({"dtype": "float64", "shape": (2,), "names": ["a", "b"]}, lambda row, *_: row["action"] * 2)
+    edits.change_features(root, added={"r": (values, entry), "d": double[::-1]}, removed=[SIDE, "next.done"])
+    after = contents(root)
+    np.testing.assert_array_equal(np.concatenate([each["r"] for each in after]), values)
+    np.testing.assert_array_equal(after[2]["d"], before[2]["action"] * 2)
+    assert SIDE not in after[0] and "next.done" not in after[0] and not (root / "videos").exists()
+    assert faults(root) == set()
+
+
+@VERSIONS
+def test_tasks_are_replaced_step_by_step(version, tmp_path):
+    root = make(tmp_path / "a", version)
+    before = contents(root)
+    edits.change_tasks(root, replaced={"put it down": "a new end"}, episodes={3: "else"})
+    after = contents(root)
+    assert after[1]["task"] == [{"put it down": "a new end"}.get(text, text) for text in before[1]["task"]]
+    assert len(set(after[1]["task"])) == 2 and set(after[3]["task"]) == {"else"}
+    assert list(Metadata.load(root).tasks) == sorted({text for each in after for text in each["task"]})
+    assert faults(root) == set()
+
+
+@VERSIONS
+def test_videos_are_encoded_anew_and_images_become_videos(version, tmp_path):
+    root = make(tmp_path / "a", version, cameras={TOP: ("png", (32, 48)), SIDE: ("video", (32, 48))})
+    before = contents(root)
+    video_edits.reencode(root, video={"encoder": "h264", "gop": 3, "crf": 18}, workers=0)
+    video_edits.encode_images(root, episodes=[0, 2], target=tmp_path / "v", video={"encoder": "h264"}, workers=0)
+    assert faults(root) == faults(tmp_path / "v") == set()
+    for mine, theirs in zip(contents(tmp_path / "v"), [before[0], before[2]], strict=True):
+        for name in (TOP, SIDE):
+            assert np.abs(mine[name].astype(int) - theirs[name]).mean() < 8
+        np.testing.assert_array_equal(mine["action"], theirs["action"])
+    assert Metadata.load(root).info.features[SIDE].raw["info"]["video.g"] == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "cache", "v"]
+
+
+def test_an_encoding_that_failed_goes_on_with_what_is_done(tmp_path, monkeypatch):
+    root = make(tmp_path / "a", "v2.1", cameras={SIDE: ("video", (32, 48))})
+    before, real, calls = contents(root), video_edits.encoded_packets, []
+
+    def failing(*arguments):
+        calls.append(arguments[0].index)
+        if len(calls) == 3:
+            raise OSError("power")
+        return real(*arguments)
+
+    monkeypatch.setattr(video_edits, "encoded_packets", failing)
+    options = {"video": {"encoder": "h264", "gop": 5}, "workers": 0}
+    with pytest.raises(Exception, match="power"):
+        video_edits.reencode(root, **options)
+    assert_episodes(root, before)
+    assert len(list((tmp_path / ".a.videos").glob("*.mp4"))) == 2
+    video_edits.reencode(root, **options)
+    assert calls == [0, 1, 2, 2, 3]
+    assert faults(root) == set() and not (tmp_path / ".a.videos").exists()
+
+
+def killed_at(call, folder, edit):
+    """Edit in a child that dies at a call that touches the folder; returns whether it came to its end."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    count = 0
+
+    def hook(event, arguments):
+        nonlocal count
+        is_call = event == "open" or event.startswith(("os.", "shutil."))
+        if is_call and any(isinstance(each, str) and each.startswith(folder) for each in map(_text, arguments)):
+            count += 1
+            if count == call:
+                os._exit(9)
+
+    sys.addaudithook(hook)
+    try:
+        edit()
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+def _text(value):
+    return os.fsdecode(value) if isinstance(value, bytes | os.PathLike) else value
+
+
+@pytest.mark.parametrize("target", [None, "b"])
+def test_killed_at_any_call_the_old_dataset_is_there_and_the_new_one_whole_or_not(target, tmp_path):
+    folder = tmp_path / "sets"
+    root = make(folder / "a", cameras={SIDE: ("video", (32, 48))})
+    old, new = contents(root), contents(edits.delete(root, [1], tmp_path / "expected"))
+    place, seen = None if target is None else folder / target, set()
+    for call in range(1, 1000, 9):
+        is_done = killed_at(call, str(folder), lambda: edits.delete(root, [1], place))
+        if place is None:
+            state = len(Metadata.load(root).episodes)
+            assert_episodes(root, old if state == len(old) else new)
+        else:
+            state = place.exists()
+            assert_episodes(root, old)
+            if state:
+                assert_episodes(place, new)
+        seen.add(state)
+        if is_done or state in (len(new), True):
+            break
+    assert len(seen) == 2
+    # what a kill left goes with the next edit
+    edits.delete(root, [0], place and folder / "c")
+    edits.delete(root, [0])
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"a"} and not any(name.startswith(".a.") for name in names)
+
+
+def test_what_else_is_at_a_root_stays(tmp_path):
+    root = make(tmp_path / "a", cameras={})
+    (root / "README.md").write_text("card")
+    (root / "meta/notes.json").write_text("{}")
+    edits.delete(root, [0])
+    assert (root / "README.md").read_text() == "card" and (root / "meta/notes.json").exists()
+
+
+def test_wrong_requests_say_what_is_allowed_and_change_nothing(tmp_path):
+    root = make(tmp_path / "a", cameras={})
+    other = make(tmp_path / "o", cameras={}, fps=20)
+    before = contents(root)
+    with pytest.raises(EpisodeNotFoundError, match=r"no episode 9 .* 0 to 3"):
+        edits.delete(root, [9])
+    with pytest.raises(Exception, match="Leave at least one"):
+        edits.delete(root, range(4))
+    with pytest.raises(FeatureNotFoundError, match="'x' not found"):
+        edits.change_features(root, removed=["x"])
+    with pytest.raises(SchemaError, match="every dataset has"):
+        edits.change_features(root, removed=["index"])
+    with pytest.raises(SchemaError, match=r"21 values, .* 22 rows"):
+        edits.change_features(root, added={"r": (np.zeros(21), {"dtype": "float64", "shape": [1]})})
+    with pytest.raises(SchemaError, match="Same fps is expected"):
+        edits.merge([root, other], tmp_path / "m")
+    with pytest.raises(ValueError, match="multiple splits"):
+        edits.split(root, {"x": [0], "y": [0]}, {"x": tmp_path / "x", "y": tmp_path / "y"})
+    (tmp_path / ".a.recording").mkdir()
+    (tmp_path / ".a.recording/store.json").write_text("{}")
+    with pytest.raises(StoreBusyError, match="Finalize it first"):
+        edits.delete(root, [0])
+    assert_episodes(root, before)
+    assert not (tmp_path / "m").exists() and not (tmp_path / "x").exists()
+
+
+def test_a_dataset_that_a_kill_left_beside_its_root_is_named(tmp_path):
+    make(tmp_path / "a", cameras={}).rename(tmp_path / "a.before-edit")
+    with pytest.raises(DatasetNotFoundError, match=r"move .*a.before-edit back"):
+        edits.delete(tmp_path / "a", [0])
+
+
+def test_the_command_edits_datasets_and_stores(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "a", cameras={})
+    tiny_store("s.well", lengths=(4, 5, 6)).close()
+    np.save("r.npy", np.arange(22, dtype=np.float32))
+    for words in (
+        "edit delete a 1,2 --out d",
+        "edit split a parts x=0.5 y=0.5",
+        "edit merge a d --out m",
+        "edit features a --add r=r.npy --remove next.done",
+        "edit tasks a --task T",
+        "edit stats a",
+        "edit renumber a",
+        "edit rewrite a",
+        "edit delete s.well 1 --out s2.well",
+        "edit split s.well sp x=0 y=1:",
+        "edit merge s.well s2.well --out m.well",
+        "edit delete s.well 0",
+    ):
+        assert main(words.split()) == 0, words
+    lines = [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert lines[:4] == [
+        "LeRobot v3.0  2 episodes  9 steps",
+        "LeRobot v3.0  2 episodes  12 steps",
+        "LeRobot v3.0  2 episodes  10 steps",
+        "LeRobot v3.0  6 episodes  31 steps",
+    ]
+    assert lines[-4:] == ["1 episode  4 steps", "2 episodes  11 steps", "5 episodes  25 steps", "2 episodes  11 steps"]
+    assert main(["edit", "stats", "s.well"]) == main(["edit", "merge", "a", "s.well", "--out", "z"]) == 1
+    assert "is a store" in capsys.readouterr().err
+    assert not Path("z").exists()

@@ -8,11 +8,14 @@ from stepwell.lazy import load_name
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
+    "EpisodeAwareSampler": "stepwell.lerobot.sampling",
     "LeRobotDataset": "stepwell.lerobot.dataset",
     "LeRobotDatasetMetadata": "stepwell.lerobot.meta_view",
     "Metadata": "stepwell.lerobot.metadata",
     "MultiLeRobotDataset": "stepwell.lerobot.multiple",
+    "StreamingLeRobotDataset": "stepwell.lerobot.streaming",
     "audit": "stepwell.lerobot.auditing",
+    "compute_sampler_state": "stepwell.lerobot.sampling",
     "LeRobotRecorder": "stepwell.lerobot.recording",
     "install": "stepwell.lerobot.installing",
     "locate": "stepwell.lerobot.hub",
@@ -22,12 +25,15 @@ _HOMES: dict[str, str] = {
 }
 
 __all__: list[str] = [
+    "EpisodeAwareSampler",
     "LeRobotDataset",
     "LeRobotDatasetMetadata",
     "LeRobotRecorder",
     "Metadata",
     "MultiLeRobotDataset",
+    "StreamingLeRobotDataset",
     "audit",
+    "compute_sampler_state",
     "install",
     "locate",
     "open_in_place",

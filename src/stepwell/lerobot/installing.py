@@ -15,6 +15,9 @@ HOMES = {
     "LeRobotDataset": ("lerobot_dataset",),
     "LeRobotDatasetMetadata": ("dataset_metadata", "lerobot_dataset"),
     "MultiLeRobotDataset": ("multi_dataset", "lerobot_dataset"),
+    "StreamingLeRobotDataset": ("streaming_dataset",),
+    "EpisodeAwareSampler": ("sampler",),
+    "compute_sampler_state": ("sampler",),
     "VideoEncodingManager": ("video_utils",),
 }
 # they write meta/ by inner parts of LeRobot's class
@@ -38,15 +41,16 @@ def install() -> None:
     """Put stepwell's classes in the place of LeRobot's, in all modules of ``lerobot``, for this process.
 
     After it ``lerobot.datasets.LeRobotDataset`` is `stepwell.lerobot.LeRobotDataset`, likewise
-    ``LeRobotDatasetMetadata`` and ``MultiLeRobotDataset``, for ``make_dataset``, for LeRobot's scripts, and for modules
-    that are imported later. `python -m stepwell.lerobot MODULE ...` runs a module of LeRobot so. May be called twice.
+    ``LeRobotDatasetMetadata``, ``MultiLeRobotDataset``, ``StreamingLeRobotDataset`` and ``EpisodeAwareSampler``, for
+    ``make_dataset``, for LeRobot's scripts, and for modules that are imported later. `python -m stepwell.lerobot
+    MODULE ...` runs a module of LeRobot so. May be called twice.
 
     Raises:
         MissingDependencyError: lerobot is not installed.
 
     Notes:
-        LeRobot's tools that rewrite datasets, and ``StreamingLeRobotDataset``, stay as they are; they get and give
-        stepwell's datasets. What was imported before by modules that are not lerobot's own is not changed.
+        LeRobot's tools that rewrite datasets stay as they are; they get and give stepwell's datasets. What was imported
+        before by modules that are not lerobot's own is not changed.
     """
     try:
         datasets = import_module("lerobot.datasets")

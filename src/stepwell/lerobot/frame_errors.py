@@ -34,7 +34,8 @@ def _names(frame: Mapping[str, Any], features: Mapping[str, Any]) -> Iterator[st
 
 def _values(frame: Mapping[str, Any], features: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for name, feature in features.items():
-        value, dtype = frame.get(name), feature["dtype"]
+        value: Any = frame.get(name)
+        dtype = feature["dtype"]
         if not hasattr(value, "dtype") or dtype == "string":
             continue
         found, shape = tuple(value.shape), tuple(feature["shape"])

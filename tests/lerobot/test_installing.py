@@ -19,6 +19,9 @@ NEW = {
     "dataset_metadata": CLASS.format("LeRobotDatasetMetadata"),
     "lerobot_dataset": "from .dataset_metadata import LeRobotDatasetMetadata\n" + CLASS.format("LeRobotDataset"),
     "multi_dataset": "from .lerobot_dataset import LeRobotDataset\n" + CLASS.format("MultiLeRobotDataset"),
+    "sampler": CLASS.format("EpisodeAwareSampler") + "def compute_sampler_state(): pass\n",
+    "streaming_dataset": "from .dataset_metadata import LeRobotDatasetMetadata\n"
+    + CLASS.format("StreamingLeRobotDataset"),
     "video_utils": CLASS.format("VideoEncodingManager"),
     "dataset_tools": "from .lerobot_dataset import LeRobotDataset, LeRobotDatasetMetadata\n",
     "factory": "from .dataset_metadata import LeRobotDatasetMetadata\nfrom .lerobot_dataset import LeRobotDataset\n",
@@ -63,6 +66,10 @@ def test_every_module_has_our_classes_also_later_ones(folder: Path) -> None:
     for name in ("lerobot_dataset", "multi_dataset", "dataset_tools", "factory"):
         assert module(f"lerobot.datasets.{name}").LeRobotDataset is stepwell.lerobot.LeRobotDataset
     assert module("lerobot.datasets").MultiLeRobotDataset is stepwell.lerobot.MultiLeRobotDataset
+    for name in ("EpisodeAwareSampler", "compute_sampler_state"):
+        assert getattr(module("lerobot.datasets.sampler"), name) is getattr(stepwell.lerobot, name)
+    streaming = module("lerobot.datasets.streaming_dataset")
+    assert streaming.StreamingLeRobotDataset is stepwell.lerobot.StreamingLeRobotDataset
     for name in ("factory", "dataset_metadata"):
         assert module(f"lerobot.datasets.{name}").LeRobotDatasetMetadata is stepwell.lerobot.LeRobotDatasetMetadata
     assert module("lerobot.script").LeRobotDataset is stepwell.lerobot.LeRobotDataset

@@ -15,9 +15,10 @@ pytest.importorskip("imagecodecs")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from stepwell.errors import LoaderError, StepError, StoreExistsError, WriterClosedError  # noqa: E402
+from stepwell.errors import DatasetNotFoundError, LoaderError, StepError, StoreExistsError, WriterClosedError  # noqa: E402
 from stepwell.lerobot import LeRobotDataset, LeRobotRecorder  # noqa: E402
 from stepwell.loader import BatchSampler  # noqa: E402
+from stepwell.testing.hub import HubServer  # noqa: E402
 from stepwell.testing.lerobot import tiny_lerobot  # noqa: E402
 
 from .recordings import FEATURES, VIDEO_FEATURES, add_frames, frame, picture  # noqa: E402
@@ -180,6 +181,57 @@ def test_verbs_of_recording_are_refused_where_nothing_is_recorded(tmp_path: Path
     dataset.finalize()
     with pytest.raises(ValueError, match="needs root"):
         LeRobotDataset.resume("me/tiny")
+
+
+def test_what_the_hub_has_is_fetched_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("huggingface_hub")
+    source = tmp_path / "reach"
+    recorded(source).finalize()
+    with HubServer({"me/reach": {"main": source, "v3.0": source}}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+        dataset = LeRobotDataset.resume("me/reach", tmp_path / "mine")
+        (tmp_path / "full").mkdir()
+        (tmp_path / "full/notes").touch()
+        with pytest.raises(FileExistsError, match="not empty"):
+            LeRobotDataset.resume("me/reach", tmp_path / "full")
+        with pytest.raises(DatasetNotFoundError, match="me/other"):
+            LeRobotDataset.resume("me/other", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    add_frames(dataset, 2, 4)
+    assert dataset.save_episode() == 2
+    dataset.finalize()
+    check_items(dataset, (3, 2, 4))
+    check_items(LeRobotDataset("me/reach", source), (3, 2))
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"task": None}, "Feature mismatch in `frame` dictionary:\nMissing features: {'task'}\n"),
+        ({"extra": 1}, "Feature mismatch in `frame` dictionary:\nExtra features: {'extra'}\n"),
+        (
+            {"observation.state": torch.zeros(3, dtype=torch.float16)},
+            "The feature 'observation.state' of dtype 'float16' is not of the expected dtype 'float32'.\n",
+        ),
+        (
+            {"observation.state": np.zeros(2, np.float32)},
+            "The feature 'observation.state' of shape '(2,)' does not have the expected shape '(3,)'.\n",
+        ),
+        ({TOP: np.zeros((5, 4, 3), np.uint8)}, f"The feature '{TOP}' of shape '(5, 4, 3)' does not have the expected"),
+    ],
+)
+def test_a_frame_that_does_not_fit_is_told_in_lerobots_words_and_ours(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    dataset = LeRobotDataset.create("me/reach", 10, FEATURES, tmp_path / "reach")
+    wrong = {name: value for name, value in (frame(0, 0) | changes).items() if value is not None}
+    with pytest.raises(StepError) as caught:
+        dataset.add_frame(wrong)
+    assert str(caught.value).startswith(said)
+    assert str(caught.value.__cause__) in str(caught.value)
+    assert not dataset.has_pending_frames()
+    dataset.finalize()
 
 
 def test_episodes_that_were_made_elsewhere_are_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from stepwell.lazy import load_name
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
+    "EpisodeAwareSampler": "stepwell.lerobot.sampling",
     "ImageTransformConfig": "stepwell.lerobot.image_transforms",
     "ImageTransforms": "stepwell.lerobot.image_transforms",
     "ImageTransformsConfig": "stepwell.lerobot.image_transforms",
@@ -16,9 +17,11 @@ _HOMES: dict[str, str] = {
     "LeRobotRecorder": "stepwell.lerobot.recording",
     "Metadata": "stepwell.lerobot.metadata",
     "MultiLeRobotDataset": "stepwell.lerobot.multiple",
+    "StreamingLeRobotDataset": "stepwell.lerobot.streaming",
     "add_features": "stepwell.lerobot.dataset_tools",
     "aggregate_datasets": "stepwell.lerobot.dataset_tools",
     "audit": "stepwell.lerobot.auditing",
+    "compute_sampler_state": "stepwell.lerobot.sampling",
     "convert_image_to_video_dataset": "stepwell.lerobot.dataset_tools",
     "delete_episodes": "stepwell.lerobot.dataset_tools",
     "install": "stepwell.lerobot.installing",
@@ -36,6 +39,7 @@ _HOMES: dict[str, str] = {
 }
 
 __all__: list[str] = [
+    "EpisodeAwareSampler",
     "ImageTransformConfig",
     "ImageTransforms",
     "ImageTransformsConfig",
@@ -44,9 +48,11 @@ __all__: list[str] = [
     "LeRobotRecorder",
     "Metadata",
     "MultiLeRobotDataset",
+    "StreamingLeRobotDataset",
     "add_features",
     "aggregate_datasets",
     "audit",
+    "compute_sampler_state",
     "convert_image_to_video_dataset",
     "delete_episodes",
     "install",

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overloa
 
 import numpy as np
 
-from stepwell.errors import FormatError, LoaderError, StepError, WindowError
+from stepwell.errors import DatasetNotFoundError, FormatError, LoaderError, StepError, WindowError
 from stepwell.lerobot.depth import DepthUnit, Quantization, check_unit
+from stepwell.lerobot.frame_errors import as_lerobot_says
 from stepwell.lerobot.image_transforms import Changes, changes_of
 from stepwell.lerobot.info import DATA_FILES_MB, VIDEO_FILES_MB
 from stepwell.lerobot.item_reader import ItemReader
@@ -346,18 +347,19 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
 
         Args:
             repo_id: name on the hub, "owner/name".
-            root: of the dataset, on this disk.
+            root: of the dataset, on this disk; where there is none yet, it is fetched from the hub, whole.
             tolerance_s: of the items, as for the class.
+            revision, token: of the hub.
             unfinished: what becomes of an episode that a crash cut short: "drop" or "keep", as one more episode.
-            revision, force_cache_sync, video_backend, batch_encoding_size, rgb_encoder, depth_encoder,
-                encoder_threads, image_writer_processes, image_writer_threads, streaming_encoding,
-                encoder_queue_maxsize, token, lerobot_arguments: of LeRobot's class; of no meaning here. Nothing is
-                fetched from the hub, and videos get the encoder that the dataset has.
+            force_cache_sync, video_backend, batch_encoding_size, rgb_encoder, depth_encoder, encoder_threads,
+                image_writer_processes, image_writer_threads, streaming_encoding, encoder_queue_maxsize,
+                lerobot_arguments: of LeRobot's class; of no meaning here. Videos get the encoder that the dataset has.
 
         Raises:
             ValueError: no root.
-            DatasetNotFoundError: neither a recording nor a dataset is there.
+            DatasetNotFoundError: neither a recording nor a dataset is there, nor on the hub.
             FormatError: a dataset of another version.
+            OSError: a dataset was to be fetched to a root where something else is.
             StoreBusyError: another process records there.
         """
         from stepwell.lerobot.recording import LeRobotRecorder
@@ -365,7 +367,14 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         _check_known(lerobot_arguments)
         if root is None:
             raise ValueError("resume() needs root: files of the hub's cache are shared, and are not added to.")
-        return cls._recording(LeRobotRecorder.resume(root, unfinished=unfinished), repo_id, tolerance_s)
+        try:
+            writer = LeRobotRecorder.resume(root, unfinished=unfinished)
+        except DatasetNotFoundError:
+            from stepwell.lerobot.hub import fetch_whole
+
+            fetch_whole(repo_id, Path(root), revision=revision, token=token)
+            writer = LeRobotRecorder.resume(root, unfinished=unfinished)
+        return cls._recording(writer, repo_id, tolerance_s)
 
     @classmethod
     def _recording(cls, writer: LeRobotRecorder, repo_id: str, tolerance_s: float) -> LeRobotDataset:
@@ -386,7 +395,11 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             LoaderError: the dataset was opened to be read (a RuntimeError); so do the other verbs of recording.
             StepError: a feature is missing, unknown, or of another dtype, shape or range (a ValueError).
         """
-        self._recorder("add_frame").add_frame(frame)
+        recorder = self._recorder("add_frame")
+        try:
+            recorder.add_frame(frame)
+        except StepError as error:
+            raise as_lerobot_says(error, frame, self.features) from error
 
     def save_episode(self, episode_data: None = None, parallel_encoding: bool = True) -> int:
         """End the episode, wait until all of it is stored, and return its index.

@@ -33,7 +33,7 @@ from stepwell.lerobot.mapped_stores import read_columns
 from stepwell.lerobot.meta_view import lerobot_home
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import plain_statistics
-from stepwell.lerobot.statistics import StatisticsSum, as_lerobot
+from stepwell.lerobot.relative_actions import relative_statistics
 from stepwell.lerobot.video_edits import encode_images, reencode
 
 __all__ = [
@@ -287,7 +287,7 @@ def recompute_stats(  # noqa: PLR0917
         num_workers: of no meaning here.
 
     Raises:
-        RuntimeError: no episode is as long as a chunk.
+        WindowError: no episode is as long as a chunk (a ValueError).
     """
     metadata = _metadata(dataset)
     infos = metadata.info.features
@@ -305,24 +305,10 @@ def recompute_stats(  # noqa: PLR0917
 def _relative_statistics(metadata: Metadata, chunk_size: int, excluded: Sequence[str]) -> dict[str, Any]:
     """Return the entry of stats.json of actions relative to the state at the beginning of their chunk."""
     info = metadata.info.features[ACTION]
-    tokens = [token.lower() for token in excluded if token]
-    names = [str(name).lower() for name in info.feature.names or ()]
-    is_relative = np.array([not any(token in name for token in tokens) for name in names] or [True] * info.shape[0])
-    total, is_empty = StatisticsSum(), True
     places = np.arange(len(metadata.episodes))
-    for _, columns in read_columns(metadata, places, [ACTION, STATE]):
-        actions, states = _rows(columns[ACTION]), _rows(columns[STATE])
-        if len(actions) < chunk_size:
-            continue
-        chunks = np.lib.stride_tricks.sliding_window_view(actions, chunk_size, axis=0).transpose(0, 2, 1).copy()
-        width = len(is_relative)
-        chunks[:, :, :width] -= states[: len(chunks), None, :width] * is_relative
-        total.add_rows(ACTION, chunks.reshape(-1, actions.shape[1]))
-        is_empty = False
-    if is_empty:
-        frames = int(metadata.episodes.length.sum())
-        raise RuntimeError(f"No valid chunks found (total_frames={frames}, chunk_size={chunk_size})")
-    return plain_statistics(as_lerobot(total.result()[ACTION], info), info)
+    columns = read_columns(metadata, places, [ACTION, STATE])
+    parts = ((_rows(found[ACTION]), _rows(found[STATE])) for _, found in columns)
+    return plain_statistics(relative_statistics(parts, chunk_size, excluded, info.feature.names), info)
 
 
 def _rows(values: Any) -> npt.NDArray[np.float32]:

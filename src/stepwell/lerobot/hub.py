@@ -137,6 +137,31 @@ def locate_meta(
     return metadata, snapshot
 
 
+def fetch_whole(repo_id: str, root: Path, *, revision: str | None = None, token: str | bool | None = None) -> None:
+    """Fetch all files of a dataset of the hub into a directory of its own, which appears when they are all there.
+
+    Raises:
+        DatasetNotFoundError: no such dataset.
+        OSError: something is at the root.
+    """
+    snapshot = Repository(repo_id, revision, token).open()
+    # what a broken call left there is gone on with
+    waiting = root.absolute().with_name(f".{root.name}.fetching")
+    if root.exists() and any(root.iterdir()):
+        raise FileExistsError(f"{root} is no dataset, and not empty. Choose another root to fetch {repo_id} to.")
+    with _explaining(snapshot.repository.name), _without_bars():
+        import_hub().snapshot_download(
+            **snapshot.repository.place,
+            revision=snapshot.commit,
+            endpoint=endpoint(),
+            token=token,
+            local_dir=waiting,
+            etag_timeout=ANSWER_SECONDS,
+            max_workers=WORKERS,
+        )
+    waiting.replace(root)
+
+
 def needed_files(metadata: Metadata, *, videos: bool = True) -> list[str]:
     """Return the names, relative to the root, of the files of the selected episodes."""
     paths = metadata.data_files(metadata.selected)

@@ -16,6 +16,9 @@ HOMES = {
     "LeRobotDataset": ("lerobot_dataset",),
     "LeRobotDatasetMetadata": ("dataset_metadata", "lerobot_dataset"),
     "MultiLeRobotDataset": ("multi_dataset", "lerobot_dataset"),
+    "StreamingLeRobotDataset": ("streaming_dataset",),
+    "EpisodeAwareSampler": ("sampler",),
+    "compute_sampler_state": ("sampler",),
     "VideoEncodingManager": ("video_utils",),
 }
 # likewise its functions that edit datasets
@@ -41,15 +44,16 @@ def install() -> None:
     """Put stepwell's classes in the place of LeRobot's, in all modules of ``lerobot``, for this process.
 
     After it ``lerobot.datasets.LeRobotDataset`` is `stepwell.lerobot.LeRobotDataset`, likewise
-    ``LeRobotDatasetMetadata`` and ``MultiLeRobotDataset``, for ``make_dataset``, for LeRobot's scripts, and for modules
-    that are imported later. `python -m stepwell.lerobot MODULE ...` runs a module of LeRobot so. May be called twice.
+    ``LeRobotDatasetMetadata``, ``MultiLeRobotDataset``, ``StreamingLeRobotDataset`` and ``EpisodeAwareSampler``, for
+    ``make_dataset``, for LeRobot's scripts, and for modules that are imported later. `python -m stepwell.lerobot
+    MODULE ...` runs a module of LeRobot so. May be called twice.
 
     Raises:
         MissingDependencyError: lerobot is not installed.
 
     Notes:
-        Likewise the functions of ``dataset_tools`` and ``aggregate_datasets``. ``StreamingLeRobotDataset`` stays as it
-        is. What was imported before by modules that are not lerobot's own is not changed.
+        Likewise the functions of ``dataset_tools`` and ``aggregate_datasets``. What was imported before by modules that
+        are not lerobot's own is not changed.
     """
     try:
         datasets = import_module("lerobot.datasets")

@@ -145,6 +145,11 @@ class MultiLeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torc
         self.set_image_transforms(None)
 
     @property
+    def _datasets(self) -> list[LeRobotDataset]:
+        """`datasets`, by the name that LeRobot's class has for them."""
+        return self.datasets
+
+    @property
     def num_frames(self) -> int:
         """The number of items."""
         return len(self)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stepwell.store import Store
     from stepwell.windows import View
 
-__all__ = ["compute_relative_action_stats", "relative_action_statistics"]
+__all__ = ["compute_relative_action_stats", "relative_action_statistics", "relative_statistics"]
 
 ACTION, STATE, EPISODE = "action", "observation.state", "episode_index"
 # of chunks that are made at a time
@@ -72,7 +72,7 @@ def relative_action_statistics(
     if missing:
         raise FeatureNotFoundError(f"no feature {', '.join(map(repr, missing))}. There are: {', '.join(schema)}.")
     parts = ((episode.read(action), episode.read(state)) for episode in episodes_of(view))
-    return _statistics(parts, chunk_size, exclude_joints, schema[action].names)
+    return relative_statistics(parts, chunk_size, exclude_joints, schema[action].names)
 
 
 def compute_relative_action_stats(
@@ -95,15 +95,16 @@ def compute_relative_action_stats(
     actions, states = (np.array(hf_dataset[name], np.float32) for name in (ACTION, STATE))
     cuts = np.flatnonzero(np.diff(np.array(hf_dataset[EPISODE]).reshape(-1))) + 1
     parts = zip(np.split(actions, cuts), np.split(states, cuts), strict=True)
-    return _statistics(parts, chunk_size, exclude_joints or (), features[ACTION].get("names"))
+    return relative_statistics(parts, chunk_size, exclude_joints or (), features[ACTION].get("names"))
 
 
-def _statistics(
+def relative_statistics(
     episodes: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]],
     chunk_size: int,
     excluded: Collection[str],
     names: Any,
 ) -> dict[str, npt.NDArray[Any]]:
+    """Return the same of the actions and states of episodes; ``names`` are those of the action's elements."""
     if isinstance(excluded, str) or chunk_size < 1:
         raise WindowError(
             f"chunk_size={chunk_size!r}, exclude_joints={excluded!r}. Allowed: steps, at least 1, and a list of names."

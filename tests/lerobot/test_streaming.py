@@ -1,0 +1,136 @@
+"""StreamingLeRobotDataset: each item once an epoch, by ranks and workers, in LeRobot's order, and equal items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("pyarrow")
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from stepwell.lerobot import LeRobotDataset, StreamingLeRobotDataset
+from stepwell.testing import tiny_lerobot
+
+LENGTHS = [7, 5, 6, 4, 8]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    cameras = {"observation.images.top": ("png", (8, 8))}
+    return tiny_lerobot(tmp_path_factory.mktemp("set") / "tiny", cameras=cameras, lengths=LENGTHS, files=3)
+
+
+def numbers(stream: Any) -> list[int]:
+    return [int(item["index"]) for item in stream]
+
+
+def lerobots_order(shards: list[range], buffer_size: int, rng: np.random.Generator) -> Iterator[int]:
+    """As lerobot 0.6.2 walks shards: a list of items is the buffer, drawn from 100 places at a time."""
+    walks = {place: list(shard) for place, shard in enumerate(shards)}
+    drawn: list[int] = []
+    buffer: list[int] = []
+    while walks:
+        key = rng.choice(list(walks))
+        if not walks[key]:
+            del walks[key]
+            continue
+        row = walks[key].pop(0)
+        if len(buffer) < buffer_size:
+            buffer.append(row)
+            continue
+        if not drawn:
+            drawn = [int(place) for place in rng.integers(0, buffer_size, size=100)]
+        place = drawn.pop(0)
+        yield buffer[place]
+        buffer[place] = row
+    rng.shuffle(buffer)
+    yield from buffer
+
+
+@pytest.mark.parametrize("buffer_size", [1, 4, 1000])
+@pytest.mark.parametrize("max_num_shards", [1, 2, 16])
+def test_the_first_epoch_is_in_lerobots_order(root: Path, buffer_size: int, max_num_shards: int) -> None:
+    stream = StreamingLeRobotDataset("me/tiny", root, buffer_size=buffer_size, max_num_shards=max_num_shards, seed=5)
+    rows = stream.meta.episodes
+    files = np.array(rows["data/file_index"])
+    runs = np.array_split(np.unique(files), min(max_num_shards, 3))
+    stops = [rows["dataset_to_index"][int(np.flatnonzero(files == run[-1])[-1])] for run in runs]
+    shards = [*map(range, [0, *stops], stops)]
+    assert stream.num_shards == len(shards)
+    assert numbers(stream) == [*lerobots_order(shards, buffer_size, np.random.default_rng(5))]
+    second = numbers(stream)
+    assert sorted(second) == list(range(sum(LENGTHS)))
+    stream.set_epoch(1)
+    assert numbers(stream) == second
+
+
+def test_without_shuffle_epochs_are_alike_and_with_it_they_differ(root: Path) -> None:
+    for shuffle in (False, True):
+        stream = StreamingLeRobotDataset("me/tiny", root, buffer_size=5, shuffle=shuffle)
+        assert (numbers(stream) == numbers(stream)) is not shuffle
+
+
+def test_items_are_those_of_the_dataset(root: Path) -> None:
+    deltas = {"observation.images.top": [-0.1, 0.0], "action": [0.0, 0.1, 0.2]}
+    stream = StreamingLeRobotDataset("me/tiny", root, episodes=[3, 1], delta_timestamps=deltas)
+    dataset = LeRobotDataset("me/tiny", root, episodes=[3, 1], delta_timestamps=deltas)
+    place = dataset.absolute_to_relative_idx
+    seen = 0
+    for item in stream:
+        other = dataset[place[int(item["index"])]]
+        assert list(item) == list(other)
+        for key, value in item.items():
+            assert value == other[key] if isinstance(value, str) else torch.equal(value, other[key])
+        seen += 1
+    assert seen == stream.num_frames == LENGTHS[1] + LENGTHS[3]
+    assert (stream.repo_id, stream.root, stream.fps) == (dataset.repo_id, root, dataset.fps)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_and_workers_have_each_item_once(
+    root: Path, monkeypatch: pytest.MonkeyPatch, world: int, workers: int
+) -> None:
+    found = []
+    for rank in range(world):
+        monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+        monkeypatch.setattr("torch.distributed.get_world_size", lambda: world)
+        monkeypatch.setattr("torch.distributed.get_rank", lambda rank=rank: rank)
+        stream = StreamingLeRobotDataset("me/tiny", root, buffer_size=8)
+        loader = DataLoader(
+            stream, batch_size=3, num_workers=workers, multiprocessing_context="fork" if workers else None
+        )
+        mine = [int(index) for batch in loader for index in batch["index"]]
+        assert abs(len(mine) - sum(LENGTHS) / world) < 1
+        found += mine
+    assert sorted(found) == list(range(sum(LENGTHS)))
+
+
+def test_a_store_is_a_stream_too(root: Path) -> None:
+    from stepwell.lerobot import open_in_place
+    from stepwell.windows import View
+
+    view = View(open_in_place(root), [0, 2])
+    assert sorted(numbers(StreamingLeRobotDataset(view, buffer_size=4))) == [*range(7), *range(12, 18)]
+
+
+def test_its_rows_are_those_of_datasets(root: Path) -> None:
+    pytest.importorskip("datasets")
+    stream = StreamingLeRobotDataset("me/tiny", root)
+    assert [row["index"] for row in stream.hf_dataset] == list(range(sum(LENGTHS)))
+
+
+def test_what_cannot_be_streamed_is_refused(root: Path) -> None:
+    with pytest.raises(ValueError, match="repo_type must be 'dataset' or 'bucket', got 'space'"):
+        StreamingLeRobotDataset("me/tiny", root, repo_type="space")
+    with pytest.raises(ValueError, match="buckets of the hub are not read"):
+        StreamingLeRobotDataset("me/tiny", root, repo_type="bucket")
+    with pytest.raises(ValueError, match="buffer_size must be at least 1, got 0"):
+        StreamingLeRobotDataset("me/tiny", root, buffer_size=0)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from stepwell.beton.layout import JPEG_MODE
 from stepwell.codecs import Decoder, make_codec
-from stepwell.ffcv.pipeline import Allocation, AllocationQuery, Compiler, Operation, State, memcpy
+from stepwell.ffcv.pipeline import Allocation, AllocationQuery, Compiler, Operation, State, as_python, memcpy
 from stepwell.ffcv.transforms import random_draws
 from stepwell.schema import Image
 from stepwell.transforms import Convert, RandomResizedCrop, Reshape, Resize, Transform
@@ -35,7 +35,7 @@ class FieldDecoder(Operation):
     """A decoder that stepwell's loader can stand for."""
 
     def lowered(self) -> tuple[Decoder | None, tuple[Transform, ...]] | None:
-        """Return the decoder and the first transforms of a `stepwell.Field` that reads the same; None: there is none."""
+        """Return decoder and first transforms of a `stepwell.Field` that reads the same; None where there is none."""
         return None
 
 
@@ -56,8 +56,7 @@ class BasicDecoder(FieldDecoder):
             destination[:, 0] = metadata[indices]
             return destination
 
-        decode.compiles = False  # type: ignore[attr-defined]
-        return decode
+        return as_python(decode)
 
     def lowered(self) -> tuple[Decoder | None, tuple[Transform, ...]]:
         """Return what makes [B, 1] of the numbers; see `FieldDecoder.lowered`."""
@@ -94,8 +93,7 @@ class NDArrayDecoder(FieldDecoder):
                 memcpy(read(ptr, storage_state), row)
             return destination
 
-        decode.compiles = False  # type: ignore[attr-defined]
-        return decode
+        return as_python(decode)
 
     def lowered(self) -> tuple[Decoder | None, tuple[Transform, ...]]:
         """Return nothing but the field; see `FieldDecoder.lowered`."""
@@ -123,8 +121,7 @@ class BytesDecoder(Operation):
                     memcpy(read(ptr, storage_state)[:size], out)
             return destination
 
-        decode.compiles = False  # type: ignore[attr-defined]
-        return decode
+        return as_python(decode)
 
 
 class SimpleRGBImageDecoder(FieldDecoder):
@@ -174,8 +171,7 @@ class SimpleRGBImageDecoder(FieldDecoder):
             list(each(decode_one, metadata[indices], destination, [storage_state] * len(indices)))
             return destination
 
-        decode.compiles = False  # type: ignore[attr-defined]
-        return decode
+        return as_python(decode)
 
 
 class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
@@ -209,18 +205,21 @@ class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
     @property
     def crop(self) -> Resizing:
         """What stepwell calls the decoder."""
-        return Resize(tuple(self.output_size), interpolation="area")
+        return Resize(self._size, interpolation="area")
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Allocation]:
         """Return the size that comes out; see `Operation.declare_state_and_memory`."""
+        return self._declared(previous_state, self._size)
+
+    @property
+    def _size(self) -> tuple[int, int]:
         height, width = self.output_size
-        return self._declared(previous_state, (int(height), int(width)))
+        return int(height), int(width)
 
     def generate_code(self) -> Callable[..., Any]:
         """Return what decodes, cuts and resizes the images; see `Operation.generate_code`."""
         crop_of, scale, ratio = self.get_crop_generator, self.scale, self.ratio
-        size = (int(self.output_size[0]), int(self.output_size[1]))
-        whole = Resize(size, interpolation="area")
+        whole = Resize(self._size, interpolation="area")
 
         def make(pixels: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> None:
             top, left, height, width = map(int, crop_of(*pixels.shape[:2], scale, ratio))
@@ -254,8 +253,8 @@ class RandomResizedCropRGBImageDecoder(ResizedCropRGBImageDecoder):
     @property
     def crop(self) -> Resizing:
         """What stepwell calls the decoder."""
-        options = {"scale": tuple(self.scale), "ratio": tuple(self.ratio)}
-        return RandomResizedCrop(tuple(self.output_size), interpolation="area", **options)
+        options: dict[str, Any] = {"scale": tuple(self.scale), "ratio": tuple(self.ratio)}
+        return RandomResizedCrop(self._size, interpolation="area", **options)
 
 
 class CenterCropRGBImageDecoder(ResizedCropRGBImageDecoder):
@@ -273,7 +272,7 @@ class CenterCropRGBImageDecoder(ResizedCropRGBImageDecoder):
     @property
     def crop(self) -> Resizing:
         """What stepwell calls the decoder."""
-        return CenterSquare(tuple(self.output_size), interpolation="area", part=self.ratio)
+        return CenterSquare(self._size, interpolation="area", part=self.ratio)
 
 
 @dataclass(frozen=True)

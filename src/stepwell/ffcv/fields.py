@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,7 +60,7 @@ ARG_TYPE = np.dtype([("", "u1", 1024)])
 """What a file holds of a field's arguments."""
 
 
-class Field(ABC):
+class Field:
     """A field of a sample; use one of its subclasses, or write one of your own as with FFCV.
 
     A class of one's own has `metadata_type`, `to_binary`, `from_binary`, `encode` and `get_decoder_class`; or extends

@@ -200,7 +200,7 @@ class Graph:
             return kind(), rest
         except Exception as error:
             raise SchemaError(
-                f"pipeline {name!r}: its default decoder, {kind.__qualname__}, needs arguments. Begin the pipeline with one."
+                f"pipeline {name!r}: its default decoder, {kind.__qualname__}, needs arguments: begin with one."
             ) from error
 
     def _add(self, operation: Operation, name: str, parent: Node | None = None) -> Node:
@@ -239,7 +239,11 @@ class Graph:
         """Return the fields that stepwell's loader reads, and mark the nodes that they stand for."""
         fields = {}
         for root in self._roots:
-            found = root.operation.lowered() if isinstance(root.operation, FieldDecoder) and _is_ours(root.operation) else None
+            found = (
+                root.operation.lowered()
+                if isinstance(root.operation, FieldDecoder) and _is_ours(root.operation)
+                else None
+            )
             if found is None:
                 continue
             decoder, transforms = found

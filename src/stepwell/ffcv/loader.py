@@ -70,11 +70,11 @@ class TraversalOrder(ABC):
         self.indices, self.seed, self.distributed = loader.indices, loader.seed, loader.distributed
 
     @abstractmethod
-    def sample_order(self, epoch: int) -> Sequence[int]:
+    def sample_order(self, epoch: int) -> Any:
         """Return the numbers of the samples of an epoch, of this process."""
 
     def of_rank(self, order: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return this process's part: every n-th sample, and some twice so that all have as many (DistributedSampler)."""
+        """Return this process's part, as DistributedSampler: every n-th, some twice so that all have as many."""
         if not self.distributed:
             return order
         group = torch_of().distributed
@@ -86,7 +86,7 @@ class TraversalOrder(ABC):
 class Sequential(TraversalOrder):
     """The samples as they come."""
 
-    def sample_order(self, epoch: int) -> npt.NDArray[Any]:
+    def sample_order(self, epoch: int) -> Any:
         """Return the samples; see `TraversalOrder.sample_order`."""
         return self.of_rank(self.indices)
 
@@ -94,7 +94,7 @@ class Sequential(TraversalOrder):
 class Random(TraversalOrder):
     """The samples at random, each once: the permutation that FFCV draws for a seed and an epoch."""
 
-    def sample_order(self, epoch: int) -> npt.NDArray[Any]:
+    def sample_order(self, epoch: int) -> Any:
         """Return the samples in random order; see `TraversalOrder.sample_order`."""
         if not self.distributed:
             return np.random.default_rng(self.seed + epoch).permutation(self.indices)
@@ -114,7 +114,7 @@ class QuasiRandom(TraversalOrder):
         super().__init__(loader)
         self._pages = loader.reader.pages[self.indices.astype(np.int64)]
 
-    def sample_order(self, epoch: int) -> npt.NDArray[Any]:
+    def sample_order(self, epoch: int) -> Any:
         """Return the samples; see `TraversalOrder.sample_order`."""
         generator = np.random.default_rng([self.seed, epoch])
         mixed = generator.permutation(len(self.indices))
@@ -204,7 +204,8 @@ class Loader:
         >>> from stepwell.ffcv.fields import IntField, NDArrayField
         >>> path = tempfile.mkdtemp() + "/squares.beton"
         >>> fields = {"number": IntField(), "square": NDArrayField("float32", (1,))}
-        >>> DatasetWriter(path, fields, num_workers=1).from_indexed_dataset([(i, np.float32([i * i])) for i in range(20)])
+        >>> samples = [(i, np.float32([i * i])) for i in range(20)]
+        >>> DatasetWriter(path, fields, num_workers=1).from_indexed_dataset(samples)
         >>> for numbers, squares in Loader(path, batch_size=8, num_workers=1, drop_last=False):
         ...     print(tuple(numbers.shape), float(squares.max()))
         (8, 1) 49.0
@@ -216,7 +217,7 @@ class Loader:
         A loop that is left early leaves no thread behind. `state_dict` is stepwell's: it resumes at the next batch.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         fname: str | os.PathLike[str],
         batch_size: int,
@@ -258,7 +259,7 @@ class Loader:
         """The functions of the operations that are called; others after each epoch with ``recompile``."""
         return self.graph.code
 
-    def next_traversal_order(self) -> Sequence[int]:
+    def next_traversal_order(self) -> Any:
         """Return the numbers of the samples of the next epoch."""
         return self.traversal_order.sample_order(self.next_epoch)
 
@@ -332,7 +333,9 @@ class Loader:
             return np.arange(number, dtype=np.uint64)
         found = np.array(indices)
         if found.size and (found.dtype.kind not in "iu" or found.min() < 0 or found.max() >= number):
-            raise OrderError(f"indices of {found.dtype} from {found.min()} to {found.max()}. Allowed: 0 to {number - 1}.")
+            raise OrderError(
+                f"indices of {found.dtype} from {found.min()} to {found.max()}. Allowed: 0 to {number - 1}."
+            )
         return found if found.size else np.empty(0, np.uint64)
 
     def _order(self, order: Any, options: Mapping[str, Any]) -> TraversalOrder:
@@ -353,7 +356,9 @@ class Loader:
             if not isinstance(spec, PipelineSpec):
                 if isinstance(spec, str) or not isinstance(spec, Sequence):
                     kind = type(spec).__name__
-                    raise SchemaError(f"pipeline {name!r} is a {kind}. Allowed: a list of operations, a PipelineSpec, None.")
+                    raise SchemaError(
+                        f"pipeline {name!r} is a {kind}. Allowed: a list of operations, a PipelineSpec, None."
+                    )
                 spec = PipelineSpec(name, transforms=spec)
             found[name] = spec
         return found
@@ -401,10 +406,8 @@ class EpochIterator(Iterator[tuple[Any, ...]]):
         self.loader, self._epoch, self._number = loader, epoch, start
         self._total = len(ids)
         loader._place = (epoch, start)
-        self._ready: SimpleQueue[Any] = SimpleQueue()
-        self._room = threading.Semaphore(loader.batches_ahead)
-        self._stop = threading.Event()
-        worker = _Worker(loader, ids, epoch, start, self._ready, self._room, self._stop)
+        worker = _Worker(loader, ids, epoch, start)
+        self._ready, self._room, self._stop = worker.ready, worker.room, worker.stop
         self._thread = threading.Thread(target=worker.run, daemon=True, name="stepwell-ffcv")
         self._finalizer = weakref.finalize(self, _end, self._stop, self._room, self._thread)
         self._thread.start()
@@ -443,41 +446,36 @@ def _end(stop: threading.Event, room: threading.Semaphore, thread: threading.Thr
 class _Worker:
     """What the thread of an epoch does; knows nothing of the iterator, which may be dropped meanwhile."""
 
-    def __init__(
-        self,
-        loader: Loader,
-        ids: npt.NDArray[Any],
-        epoch: int,
-        start: int,
-        ready: SimpleQueue[Any],
-        room: threading.Semaphore,
-        stop: threading.Event,
-    ) -> None:
+    def __init__(self, loader: Loader, ids: npt.NDArray[Any], epoch: int, start: int) -> None:
         self._graph, self._seed, self._epoch, self._start = loader.graph, loader.seed, epoch, start
         self._batches = loader.batches(ids, epoch, start)
         self._threads = loader.num_workers
-        self._ready, self._room, self._stop = ready, room, stop
+        self.ready: SimpleQueue[Any] = SimpleQueue()
+        self.room = threading.Semaphore(loader.batches_ahead)
+        self.stop = threading.Event()
 
     def run(self) -> None:
         """Build the batches, until there are no more or nobody wants them."""
         try:
             self._build()
         except BaseException as error:
-            self._ready.put(error)
+            self.ready.put(error)
         finally:
             self._batches.close()  # type: ignore[attr-defined]
-            self._ready.put(None)
+            self.ready.put(None)
 
     def _build(self) -> None:
         import numba
 
-        numba.set_num_threads(min(self._threads, numba.config.NUMBA_NUM_THREADS))
+        if any(code.is_parallel for code in self._graph.code):
+            # only then: numba begins its threads for it
+            numba.set_num_threads(min(self._threads, numba.config.NUMBA_NUM_THREADS))
         torch = torch_of()
         stream = torch.cuda.Stream() if torch.cuda.is_available() else None
         at = self._start
         while True:
-            self._room.acquire()
-            batch = None if self._stop.is_set() else next(self._batches, None)
+            self.room.acquire()
+            batch = None if self.stop.is_set() else next(self._batches, None)
             if batch is None:
                 return
             ids, values = batch
@@ -487,7 +485,7 @@ class _Worker:
                 # copies are done when the batch is handed over, so that memory may be used again
                 stream.synchronize()
             at += len(ids)
-            self._ready.put(outputs)
+            self.ready.put(outputs)
 
 
 def _use_here(outputs: Sequence[Any]) -> None:

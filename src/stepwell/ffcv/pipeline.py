@@ -32,6 +32,7 @@ __all__ = [
     "Operation",
     "PipelineSpec",
     "State",
+    "as_python",
     "memcpy",
     "torch_of",
 ]
@@ -169,6 +170,12 @@ class Operation(ABC):
         """Return what the operation makes of a state, and the memory that it needs."""
 
 
+def as_python(function: Callable[..., Any], with_indices: bool = False) -> Callable[..., Any]:
+    """Return an operation's function that is not for numba."""
+    function.compiles, function.with_indices = False, with_indices  # type: ignore[attr-defined]
+    return function
+
+
 class Compiler:
     """How the code of operations is compiled; settings of the process, as in FFCV."""
 
@@ -218,7 +225,7 @@ class Code:
         self.with_indices = bool(getattr(function, "with_indices", False))
         self._function, self._name = function, name
         self._compiled = Compiler.compile(function) if jit_mode else function
-        self._is_parallel = bool(getattr(self._compiled, "targetoptions", {}).get("parallel"))
+        self.is_parallel = bool(getattr(self._compiled, "targetoptions", {}).get("parallel"))
 
     def __call__(self, *arguments: Any) -> Any:
         """Return what the function returns."""
@@ -227,7 +234,7 @@ class Code:
         from numba.core.errors import NumbaError
 
         try:
-            if not self._is_parallel:
+            if not self.is_parallel:
                 return self._compiled(*arguments)
             with _PARALLEL:
                 return self._compiled(*arguments)

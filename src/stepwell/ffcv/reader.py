@@ -27,10 +27,14 @@ from stepwell.windows import View
 __all__ = ["MemoryManager", "OSCacheManager", "ProcessCacheManager", "Reader", "StoreReader", "reader_of"]
 
 HEADER_DTYPE = np.dtype(
-    [("version", "<u2"), ("num_fields", "<u2"), ("page_size", "<u4"), ("num_samples", "<u8"), ("alloc_table_ptr", "<u8")]
+    {
+        "names": ["version", "num_fields", "page_size", "num_samples", "alloc_table_ptr"],
+        "formats": ["<u2", "<u2", "<u4", "<u8", "<u8"],
+    }
 )
 DESCRIPTOR_DTYPE = np.dtype([("type_id", "u1"), ("name", "u1", 16), ("arguments", "u1", 1024)])
 TABLE_DTYPE = np.dtype([("sample_id", "<u8"), ("ptr", "<u8"), ("size", "<u8")])
+SIDES = np.dtype([("height", "<i8"), ("width", "<i8")])
 SUFFIX = ".beton"
 
 
@@ -101,7 +105,7 @@ class Reader:
 
     @cached_property
     def pages(self) -> npt.NDArray[np.int64]:
-        """The page that each sample's first region lies on, int64 [n]; of one without regions that of the one before."""
+        """The page of each sample's first region, int64 [n]; without regions it is that of the sample before."""
         if not len(self.alloc_table):
             raise FormatError(
                 f"{self.file_name}: quasi-random order is by pages of data, and all its fields are numbers, which "
@@ -135,10 +139,10 @@ class StoreReader:
     def __init__(self, store: Store) -> None:
         self.view = View(store)
         self.file_name = str(store.path)
-        fields = {name: _field_of(feature) for name, feature in store.schema.items()}
+        self._features = dict(store.schema or {})
+        fields = {name: _field_of(feature) for name, feature in self._features.items()}
         self.handlers = {name: field for name, field in fields.items() if field is not None}
         self.field_names = list(self.handlers)
-        self._features = store.schema
         self.num_samples = self.view.num_steps
 
     def rows_of(self, name: str) -> npt.NDArray[Any] | None:
@@ -146,7 +150,8 @@ class StoreReader:
         shape = self._features[name].shape
         if not isinstance(self.handlers[name], RGBImageField) or None in shape:
             return None
-        return np.array([shape[:2]], np.int64).view([("height", "<i8"), ("width", "<i8")])[0]
+        sides: npt.NDArray[Any] = np.array([shape[:2]], np.int64).view(SIDES)[0]
+        return sides
 
     @property
     def pages(self) -> npt.NDArray[np.int64]:
@@ -215,4 +220,3 @@ def _field_of(feature: Feature) -> Field | None:
     if feature.fixed_shape:
         return NDArrayField(feature.np_dtype, feature.fixed_shape)
     return FloatField() if feature.np_dtype.kind == "f" else IntField()
-

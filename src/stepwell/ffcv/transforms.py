@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import WindowError
-from stepwell.ffcv.pipeline import Allocation, AllocationQuery, Operation, State, torch_of
+from stepwell.ffcv.pipeline import Allocation, AllocationQuery, Operation, State, as_python, torch_of
 from stepwell.kernels.draws import Draws
 from stepwell.transforms import Cutout as _Cutout
 from stepwell.transforms import RandomFlip, Transform, Translate
@@ -78,8 +78,7 @@ class Lowered(Operation):
         def run(values: Any, memory: Any) -> Any:
             return transform(values, random_draws(len(values)))
 
-        run.compiles = False  # type: ignore[attr-defined]
-        return run
+        return as_python(run)
 
 
 class RandomHorizontalFlip(Lowered):
@@ -147,10 +146,10 @@ class RandomResizedCrop(Lowered):
 
     def lowered(self) -> Transform:
         """Return the crop; see `Lowered.lowered`."""
-        low, high = self.scale
-        return _RandomResizedCrop(
-            int(self.size), interpolation="area", scale=(float(low), float(high)), ratio=tuple(map(float, self.ratio))
-        )
+        (low, high), (narrow, wide) = self.scale, self.ratio
+        bounds = {"scale": (float(low), float(high)), "ratio": (float(narrow), float(wide))}
+        options: dict[str, Any] = {"interpolation": "area", **bounds}
+        return _RandomResizedCrop(int(self.size), **options)
 
 
 class _Jitter(Lowered):
@@ -248,9 +247,13 @@ class NormalizeImage(Operation):
     def generate_code(self) -> Callable[..., Any]:
         """Return what looks the values up; see `Operation.generate_code`."""
         table = self.table
-        code = _tensor_table(table) if self._on_tensors else (lambda images, memory: table(images, None))
-        code.compiles = False  # type: ignore[attr-defined]
-        return code
+        if self._on_tensors:
+            return _tensor_table(table)
+
+        def look_up(images: Any, memory: Any) -> Any:
+            return table(images, None)
+
+        return as_python(look_up)
 
 
 class Table(Transform):
@@ -276,7 +279,8 @@ class Table(Transform):
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws | None) -> npt.NDArray[Any]:
         """Return the floats, those of 16 bits as int16; see `Transform.__call__`."""
-        return self.values.view(self.stored)[values, np.arange(CHANNELS)]
+        found: npt.NDArray[Any] = self.values.view(self.stored)[values, np.arange(CHANNELS)]
+        return found
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Table) and np.array_equal(self.values, other.values)
@@ -302,7 +306,7 @@ def _tensor_table(table: Table) -> Callable[..., Any]:
         found = flat.index_select(0, places.reshape(-1)).reshape(places.shape)
         return found.permute(0, 3, 1, 2)
 
-    return run
+    return as_python(run)
 
 
 class _MixedImages(Operation):
@@ -317,7 +321,9 @@ class _MixedImages(Operation):
         from stepwell.ffcv.mixing_kernels import beta_weights
 
         seed = np.int64(np.uint32(int(indices[-1]) & 0xFFFFFFFF))
-        return beta_weights(seed, float(self.alpha), 1 if self.same_lambda else len(indices), len(indices))
+        number = 1 if self.same_lambda else len(indices)
+        weights: npt.NDArray[np.float64] = beta_weights(seed, float(self.alpha), number, len(indices))
+        return weights
 
 
 class ImageMixup(_MixedImages):
@@ -344,8 +350,7 @@ class ImageMixup(_MixedImages):
                 out[i] = weight * images[i] + (1 - weight) * images[i - 1]
             return out
 
-        mix.with_indices, mix.compiles = True, False  # type: ignore[attr-defined]
-        return mix
+        return as_python(mix, with_indices=True)
 
 
 class LabelMixup(_MixedImages):
@@ -370,8 +375,7 @@ class LabelMixup(_MixedImages):
             out[:, 2] = self._weights(indices)
             return out
 
-        mix.with_indices, mix.compiles = True, False  # type: ignore[attr-defined]
-        return mix
+        return as_python(mix, with_indices=True)
 
 
 class MixupToOneHot(Operation):
@@ -403,8 +407,7 @@ class MixupToOneHot(Operation):
             out[rows, mixed[:, 1].long()] = 1 - mixed[:, 2]
             return out
 
-        to_vectors.compiles = False  # type: ignore[attr-defined]
-        return to_vectors
+        return as_python(to_vectors)
 
 
 class Poison(Operation):
@@ -444,8 +447,7 @@ class Poison(Operation):
                 images[i] = np.clip(blended, *self.clamp)
             return images
 
-        poison.with_indices, poison.compiles = True, False  # type: ignore[attr-defined]
-        return poison
+        return as_python(poison, with_indices=True)
 
 
 class ReplaceLabel(Operation):
@@ -471,8 +473,7 @@ class ReplaceLabel(Operation):
             labels[np.isin(indices, self.indices)] = self.new_label
             return labels
 
-        replace_labels.with_indices, replace_labels.compiles = True, False  # type: ignore[attr-defined]
-        return replace_labels
+        return as_python(replace_labels, with_indices=True)
 
 
 class TensorOperation(Operation):
@@ -488,7 +489,7 @@ class TensorOperation(Operation):
 
     def generate_code(self) -> Callable[..., Any]:
         """Return the function; see `Operation.generate_code`."""
-        return lambda values, memory: self.run(values)
+        return as_python(lambda values, memory: self.run(values))
 
 
 class ToTensor(TensorOperation):

@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,9 @@ class DatasetWriter:
         for name, field in fields.items():
             if not isinstance(field, Field):
                 found = f"{type(field).__module__}.{type(field).__qualname__}"
-                raise SchemaError(f"field {name!r} is a {found}. Allowed: those of stepwell.ffcv.fields, and subclasses.")
+                raise SchemaError(
+                    f"field {name!r} is a {found}. Allowed: those of stepwell.ffcv.fields, and subclasses."
+                )
         self._fname, self._fields = fname, dict(fields)
         self._own = [name for name, field in fields.items() if _is_own(field)]
         self._encoders = {} if self._own else {name: field.encoder for name, field in fields.items()}
@@ -148,7 +151,8 @@ class DatasetWriter:
             for sample in range(number):
                 try:
                     values = dict(zip(names, values_of(next(given), names), strict=True))
-                    allocator.encode(sample, lambda i=sample, v=values: self._encode(rows[i : i + 1], v, allocator))
+                    row = rows[sample : sample + 1]
+                    allocator.encode(sample, partial(self._encode, row, values, allocator))
                 except Exception as error:
                     raise Failure.of(sample, error, "sample").to_error() from error
             stop = allocator.finish(file.layout.rows_stop)
@@ -175,7 +179,8 @@ def _type_of(field: Field) -> int:
     """Return the type that a file says: one that extends a built-in field is written as that, if its rows are."""
     found = int(FieldType.CUSTOM)
     for type_id, built_in in FIELD_OF_TYPE.items():
-        if isinstance(field, built_in) and all(getattr(type(field), each) is getattr(built_in, each) for each in FORMAT):
+        same = all(getattr(type(field), each) is getattr(built_in, each) for each in FORMAT)
+        if isinstance(field, built_in) and same:
             found = int(type_id)
     return found
 

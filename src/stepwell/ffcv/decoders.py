@@ -13,9 +13,9 @@ import numpy.typing as npt
 from stepwell.beton.layout import JPEG_MODE
 from stepwell.codecs import Decoder, make_codec
 from stepwell.ffcv.pipeline import Allocation, AllocationQuery, Compiler, Operation, State, as_python, memcpy
-from stepwell.ffcv.transforms import random_draws
+from stepwell.ffcv.transforms import AsOpencv, OpencvRandomResizedCrop, OpencvResize, random_draws
 from stepwell.schema import Image
-from stepwell.transforms import Convert, RandomResizedCrop, Reshape, Resize, Transform
+from stepwell.transforms import Convert, Reshape, Transform
 from stepwell.transforms.cropping import Box, Resizing
 
 __all__ = [
@@ -205,7 +205,7 @@ class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
     @property
     def crop(self) -> Resizing:
         """What stepwell calls the decoder."""
-        return Resize(self._size, interpolation="area")
+        return OpencvResize(self._size)
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Allocation]:
         """Return the size that comes out; see `Operation.declare_state_and_memory`."""
@@ -219,7 +219,7 @@ class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
     def generate_code(self) -> Callable[..., Any]:
         """Return what decodes, cuts and resizes the images; see `Operation.generate_code`."""
         crop_of, scale, ratio = self.get_crop_generator, self.scale, self.ratio
-        whole = Resize(self._size, interpolation="area")
+        whole = OpencvResize(self._size)
 
         def make(pixels: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> None:
             top, left, height, width = map(int, crop_of(*pixels.shape[:2], scale, ratio))
@@ -254,7 +254,7 @@ class RandomResizedCropRGBImageDecoder(ResizedCropRGBImageDecoder):
     def crop(self) -> Resizing:
         """What stepwell calls the decoder."""
         options: dict[str, Any] = {"scale": tuple(self.scale), "ratio": tuple(self.ratio)}
-        return RandomResizedCrop(self._size, interpolation="area", **options)
+        return OpencvRandomResizedCrop(self._size, **options)
 
 
 class CenterCropRGBImageDecoder(ResizedCropRGBImageDecoder):
@@ -272,12 +272,12 @@ class CenterCropRGBImageDecoder(ResizedCropRGBImageDecoder):
     @property
     def crop(self) -> Resizing:
         """What stepwell calls the decoder."""
-        return CenterSquare(self._size, interpolation="area", part=self.ratio)
+        return CenterSquare(self._size, part=self.ratio)
 
 
 @dataclass(frozen=True)
-class CenterSquare(Resizing):
-    """A square in the middle, whatever form comes out."""
+class CenterSquare(AsOpencv, Resizing):
+    """A square in the middle, whatever form comes out, resized as by OpenCV's INTER_AREA."""
 
     part: float = 1.0
 

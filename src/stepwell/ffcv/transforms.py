@@ -19,7 +19,7 @@ from stepwell.errors import WindowError
 from stepwell.ffcv.pipeline import Allocation, AllocationQuery, Operation, State, as_python, torch_of
 from stepwell.kernels.draws import Draws
 from stepwell.transforms import Cutout as _Cutout
-from stepwell.transforms import RandomFlip, Transform, Translate
+from stepwell.transforms import RandomFlip, Resize, Transform, Translate
 from stepwell.transforms import RandomResizedCrop as _RandomResizedCrop
 from stepwell.transforms.base import Shape, as_array, as_given
 
@@ -79,6 +79,27 @@ class Lowered(Operation):
             return transform(values, random_draws(len(values)))
 
         return as_python(run)
+
+
+class AsOpencv:
+    """A transform that resizes as OpenCV's INTER_AREA does."""
+
+    @property
+    def kind(self) -> int:
+        """How the kernel resizes; see `Cut.kind`."""
+        from stepwell.transforms.cropping_kernels import OPENCV_AREA
+
+        return OPENCV_AREA
+
+
+class OpencvResize(AsOpencv, Resize):
+    """The whole image, resized."""
+
+    resizes_to = None
+
+
+class OpencvRandomResizedCrop(AsOpencv, _RandomResizedCrop):
+    """A random part, resized."""
 
 
 class RandomHorizontalFlip(Lowered):
@@ -147,9 +168,8 @@ class RandomResizedCrop(Lowered):
     def lowered(self) -> Transform:
         """Return the crop; see `Lowered.lowered`."""
         (low, high), (narrow, wide) = self.scale, self.ratio
-        bounds = {"scale": (float(low), float(high)), "ratio": (float(narrow), float(wide))}
-        options: dict[str, Any] = {"interpolation": "area", **bounds}
-        return _RandomResizedCrop(int(self.size), **options)
+        options: dict[str, Any] = {"scale": (float(low), float(high)), "ratio": (float(narrow), float(wide))}
+        return OpencvRandomResizedCrop(int(self.size), **options)
 
 
 class _Jitter(Lowered):

@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -194,8 +195,8 @@ class Compiler:
 
     @classmethod
     def compile(cls, code: Callable[..., Any], signature: Any = None) -> Callable[..., Any]:
-        """Return a function compiled; itself where compiling is off, or it says ``compiles = False``."""
-        if not cls.is_enabled or not getattr(code, "compiles", True):
+        """Return a function compiled; itself where compiling is off, it is compiled, or says ``compiles = False``."""
+        if not cls.is_enabled or not isinstance(code, FunctionType) or not getattr(code, "compiles", True):
             return code
         import numba
 

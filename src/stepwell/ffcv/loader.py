@@ -323,7 +323,7 @@ class Loader:
         found = iter(self._inner)
         try:
             for at in starts:
-                yield ids[at : at + self.batch_size], next(found)
+                yield ids[at : at + self.batch_size], {key: _as_array(value) for key, value in next(found).items()}
         finally:
             found.close()
 
@@ -387,6 +387,8 @@ class Loader:
             threads=self.num_workers,
             prefetch=max(1, math.ceil(self.batches_ahead / self.num_workers)),
             page_cache=self.os_cache,
+            # in pinned memory, where there is a GPU to copy to
+            to="torch",
         )
 
 
@@ -486,6 +488,11 @@ class _Worker:
                 stream.synchronize()
             at += len(ids)
             self.ready.put(outputs)
+
+
+def _as_array(value: Any) -> Any:
+    """Return a tensor as an array over its memory."""
+    return value if isinstance(value, np.ndarray) else value.numpy()
 
 
 def _use_here(outputs: Sequence[Any]) -> None:

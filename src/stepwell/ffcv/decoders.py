@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from stepwell.beton.layout import JPEG_MODE
 from stepwell.codecs import Decoder, make_codec
+from stepwell.errors import FormatError
 from stepwell.ffcv.pipeline import Allocation, AllocationQuery, Compiler, Operation, State, as_python, memcpy
 from stepwell.ffcv.transforms import AsOpencv, OpencvRandomResizedCrop, OpencvResize, random_draws
 from stepwell.schema import Image
@@ -90,7 +91,10 @@ class NDArrayDecoder(FieldDecoder):
         def decode(indices: Any, destination: Any, metadata: Any, storage_state: Any) -> Any:
             flat = destination.reshape(len(indices), -1).view(np.uint8)
             for row, ptr in zip(flat, metadata[indices], strict=True):
-                memcpy(read(ptr, storage_state), row)
+                data = read(ptr, storage_state)
+                if data.size != row.size:
+                    raise FormatError(f"an array of {data.size} bytes at {ptr}, where the field has {row.size}.")
+                memcpy(data, row)
             return destination
 
         return as_python(decode)

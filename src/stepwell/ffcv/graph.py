@@ -12,7 +12,7 @@ behind it, up to where two pipelines part. The rest is called operation by opera
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,14 +39,14 @@ class Source:
         handlers: the field of each name.
         rows: name to the field's part of the samples' rows; None for a store's.
         memory_read: (ptr, state) to bytes; None for a store.
-        state: what it takes.
+        state: gives what it takes.
         lowers: whether stepwell's loader can read the fields.
     """
 
     handlers: Mapping[str, FfcvField]
     rows: Any
     memory_read: Any
-    state: Any
+    state: Callable[[], Any]
     lowers: bool
 
 
@@ -168,7 +168,7 @@ class Graph:
         if code.with_indices:
             arguments.append(ids)
         if node.parent is None:
-            arguments += [self._source.rows(node.name), self._source.state]
+            arguments += [self._source.rows(node.name), self._source.state()]
         if node.init_shared is not None:
             if node.operation not in shared:
                 shared[node.operation] = _allocated(node.shared_query, len(ids))

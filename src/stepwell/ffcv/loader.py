@@ -116,25 +116,17 @@ class QuasiRandom(TraversalOrder):
 
     def sample_order(self, epoch: int) -> Any:
         """Return the samples; see `TraversalOrder.sample_order`."""
+        from stepwell.ffcv.kernels import draw_from_pages
+
         generator = np.random.default_rng([self.seed, epoch])
         mixed = generator.permutation(len(self.indices))
         by_page = mixed[np.argsort(self._pages[mixed], kind="stable")]
         starts = np.flatnonzero(np.diff(self._pages[by_page], prepend=-1))
-        pages = [part.tolist() for part in np.split(by_page, starts[1:])]
-        waiting = [pages[i] for i in generator.permutation(len(pages))]
-        most, found = 2 * self.loader.batch_size, []
-        draws = generator.random(len(by_page))
-        opened, waiting = waiting[:most], waiting[most:][::-1]
-        for draw in draws.tolist():
-            place = int(draw * len(opened))
-            page = opened[place]
-            found.append(page.pop())
-            if not page:
-                opened[place] = opened[-1]
-                opened.pop()
-                if waiting:
-                    opened.append(waiting.pop())
-        return self.of_rank(self.indices[np.array(found, np.int64)])
+        pages = generator.permutation(len(starts))
+        opened = np.empty(2 * self.loader.batch_size, np.int64)
+        found, draws = np.empty_like(by_page), generator.random(len(by_page))
+        draw_from_pages(by_page, np.append(starts, len(by_page)), pages, draws, opened, found)
+        return self.of_rank(self.indices[found])
 
 
 ORDER_MAP: Mapping[OrderOption, type[TraversalOrder]] = {
@@ -366,10 +358,10 @@ class Loader:
     def _source(self) -> Source:
         reader = self.reader
         if not isinstance(reader, Reader):
-            return Source(reader.handlers, reader.rows_of, None, None, lowers=True)
+            return Source(reader.handlers, reader.rows_of, None, lambda: None, lowers=True)
         manager = MemoryManager(reader)
         lowers = reader.view is not None
-        return Source(reader.handlers, reader.rows_of, manager.compile_reader(), manager.state, lowers)
+        return Source(reader.handlers, reader.rows_of, manager.compile_reader(), lambda: manager.state, lowers)
 
     def _window_loader(self) -> WindowLoader | None:
         """Return stepwell's loader of what it reads; None where it reads nothing."""
@@ -378,17 +370,21 @@ class Loader:
         if not self.graph.fields or view is None:
             return None
         number = len(self) * self.batch_size if self.drop_last else len(self.first_traversal_order)
-        return WindowLoader(
-            view,
-            self.graph.fields,
-            batch_size=self.batch_size,
-            order=_Given(self._orders, number),
-            seed=self.seed,
-            threads=self.num_workers,
-            prefetch=max(1, math.ceil(self.batches_ahead / self.num_workers)),
-            page_cache=self.os_cache,
+        options: dict[str, Any] = {
+            "batch_size": self.batch_size,
+            "order": _Given(self._orders, number),
+            "seed": self.seed,
+            "prefetch": max(1, math.ceil(self.batches_ahead / self.num_workers)),
+            "page_cache": self.os_cache,
             # in pinned memory, where there is a GPU to copy to
-            to="torch",
+            "to": "torch",
+        }
+        found = WindowLoader(view, self.graph.fields, **options)
+        # small batches that are only copied cost less than a hand-over between threads
+        return (
+            found
+            if not found.num_threads
+            else WindowLoader(view, self.graph.fields, threads=self.num_workers, **options)
         )
 
 

@@ -180,8 +180,12 @@ class MemoryManager:
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        ptrs, sizes = reader.regions.arrays
-        self.state = (reader.memory, ptrs.astype(np.uint64), sizes.astype(np.uint64))
+
+    @cached_property
+    def state(self) -> tuple[npt.NDArray[Any], ...]:
+        """What reading takes: the file, uint8 [n]; each ptr once, ascending, and its size, uint64."""
+        ptrs, sizes = self.reader.regions.arrays
+        return self.reader.memory, ptrs.astype(np.uint64), sizes.astype(np.uint64)
 
     def schedule_epoch(self, batches: Any) -> MemoryManager:
         """Return a context whose ``state`` is what reading takes; nothing is to be prepared."""

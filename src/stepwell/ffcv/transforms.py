@@ -338,7 +338,7 @@ class _MixedImages(Operation):
 
     def _weights(self, indices: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Return a weight for each sample, float64 [B]."""
-        from stepwell.ffcv.mixing_kernels import beta_weights
+        from stepwell.ffcv.kernels import beta_weights
 
         seed = np.int64(np.uint32(int(indices[-1]) & 0xFFFFFFFF))
         number = 1 if self.same_lambda else len(indices)

@@ -16,7 +16,6 @@ from stepwell.errors import FormatError
 from stepwell.ffcv.pipeline import Allocation, AllocationQuery, Compiler, Operation, State, as_python, memcpy
 from stepwell.ffcv.transforms import AsOpencv, OpencvRandomResizedCrop, OpencvResize, random_draws
 from stepwell.schema import Image
-from stepwell.transforms import Convert, Reshape, Transform
 from stepwell.transforms.cropping import Box, Resizing
 
 __all__ = [
@@ -35,9 +34,14 @@ __all__ = [
 class FieldDecoder(Operation):
     """A decoder that stepwell's loader can stand for."""
 
-    def lowered(self) -> tuple[Decoder | None, tuple[Transform, ...]] | None:
-        """Return decoder and first transforms of a `stepwell.Field` that reads the same; None where there is none."""
+    @property
+    def field_decoder(self) -> Decoder | None:
+        """The decoder of a `stepwell.Field` that reads the same."""
         return None
+
+    def finished(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return what the field reads as FFCV has it."""
+        return values
 
 
 class BasicDecoder(FieldDecoder):
@@ -59,9 +63,9 @@ class BasicDecoder(FieldDecoder):
 
         return as_python(decode)
 
-    def lowered(self) -> tuple[Decoder | None, tuple[Transform, ...]]:
-        """Return what makes [B, 1] of the numbers; see `FieldDecoder.lowered`."""
-        return None, (Convert(self.dtype), Reshape(1))
+    def finished(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the numbers as [B, 1]; see `FieldDecoder.finished`."""
+        return values.astype(self.dtype, copy=False)[:, None]
 
 
 class IntDecoder(BasicDecoder):
@@ -98,10 +102,6 @@ class NDArrayDecoder(FieldDecoder):
             return destination
 
         return as_python(decode)
-
-    def lowered(self) -> tuple[Decoder | None, tuple[Transform, ...]]:
-        """Return nothing but the field; see `FieldDecoder.lowered`."""
-        return None, ()
 
 
 class BytesDecoder(Operation):
@@ -149,10 +149,6 @@ class SimpleRGBImageDecoder(FieldDecoder):
     def generate_code(self) -> Callable[..., Any]:
         """Return what decodes the images; see `Operation.generate_code`."""
         return self._generated(lambda pixels, out: np.copyto(out, pixels))
-
-    def lowered(self) -> tuple[Decoder | None, tuple[Transform, ...]] | None:
-        """Return nothing but the field; see `FieldDecoder.lowered`."""
-        return None, ()
 
     @staticmethod
     def _declared(previous_state: State, sides: tuple[int, int]) -> tuple[State, Allocation]:
@@ -231,9 +227,10 @@ class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
 
         return self._generated(make)
 
-    def lowered(self) -> tuple[Decoder | None, tuple[Transform, ...]] | None:
-        """Return the crop; see `FieldDecoder.lowered`."""
-        return self.crop, ()
+    @property
+    def field_decoder(self) -> Decoder | None:
+        """The crop; see `FieldDecoder.field_decoder`."""
+        return self.crop
 
 
 class RandomResizedCropRGBImageDecoder(ResizedCropRGBImageDecoder):

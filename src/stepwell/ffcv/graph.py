@@ -23,9 +23,19 @@ from stepwell.errors import SchemaError
 from stepwell.ffcv.decoders import FieldDecoder
 from stepwell.ffcv.fields import Field as FfcvField
 from stepwell.ffcv.pipeline import Allocation, AllocationQuery, Code, Operation, PipelineSpec, State, torch_of
-from stepwell.ffcv.transforms import Lowered, ModuleWrapper, NormalizeImage, ToTensor, run_lowered
+from stepwell.ffcv.transforms import (
+    Lowered,
+    ModuleWrapper,
+    NormalizeImage,
+    Squeeze,
+    ToTensor,
+    ToTorchImage,
+    View,
+    run_lowered,
+)
 from stepwell.kernels.draws import Draws
 from stepwell.order.order import derive_key
+from stepwell.transforms import Transform
 from stepwell.windows import Field
 
 __all__ = ["Graph", "Source"]
@@ -62,6 +72,7 @@ class Node:
     is_lowered: bool = False
     # of the value that the loader gives
     key: str | None = None
+    finished: Callable[[Any], Any] = field(default=lambda values: values)
     code: Code | None = None
     init_shared: Code | None = None
     query: Allocation = None
@@ -133,6 +144,11 @@ class Graph:
             node.init_shared = None if init is None else Code(init, called, True)
             self.code.append(node.code)
 
+    @property
+    def is_light(self) -> bool:
+        """Whether all that is not lowered are views of tensors."""
+        return all(node.is_lowered or _is_view(node.operation) for node in self._order)
+
     def run(
         self, values: Mapping[str, Any], ids: npt.NDArray[Any], seed: int, epoch: int, start: int
     ) -> tuple[Any, ...]:
@@ -149,7 +165,7 @@ class Graph:
         shared: dict[Operation, Any] = {}
         for node in self._order:
             if node.key is not None:
-                results[node] = values[node.key]
+                results[node] = node.finished(values[node.key])
             if node.is_lowered:
                 continue
             given = ids if node.parent is None else self._taken(results, node.parent)
@@ -239,22 +255,19 @@ class Graph:
         """Return the fields that stepwell's loader reads, and mark the nodes that they stand for."""
         fields = {}
         for root in self._roots:
-            found = (
-                root.operation.lowered()
-                if isinstance(root.operation, FieldDecoder) and _is_ours(root.operation)
-                else None
-            )
-            if found is None:
+            decoder = root.operation
+            if not isinstance(decoder, FieldDecoder) or not _is_ours(decoder):
                 continue
-            decoder, transforms = found
+            transforms: tuple[Transform, ...] = ()
             node = root
             node.is_lowered = True
             while node.uses == 1 and node.children and _lowers(node.children[0].operation):
                 node = node.children[0]
                 node.is_lowered = True
                 transforms = (*transforms, node.operation.lowered())  # type: ignore[attr-defined]
+            node.finished = decoder.finished
             node.key = f"{root.name}/{root.number}"
-            fields[node.key] = Field(root.name, decoder=decoder, transform=transforms)
+            fields[node.key] = Field(root.name, decoder=decoder.field_decoder, transform=transforms)
         return fields
 
 
@@ -265,6 +278,11 @@ def _is_ours(operation: Operation) -> bool:
 
 def _lowers(operation: Operation) -> bool:
     return isinstance(operation, Lowered | NormalizeImage) and _is_ours(operation)
+
+
+def _is_view(operation: Operation) -> bool:
+    is_view = type(operation) in (ToTensor, Squeeze, View)
+    return is_view or (type(operation) is ToTorchImage and operation.channels_last)
 
 
 def _as_operation(given: Any) -> Operation:

@@ -14,9 +14,11 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum, auto, unique
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -398,92 +400,102 @@ class _LastTwo(dict[int, Any]):
 
 
 class EpochIterator(Iterator[tuple[Any, ...]]):
-    """One epoch: a thread runs the operations, so many batches ahead."""
+    """One epoch: a thread runs the operations, so many batches ahead; none where all that is left are views."""
 
     def __init__(self, loader: Loader, ids: npt.NDArray[Any], epoch: int, start: int) -> None:
         self.loader, self._epoch, self._number = loader, epoch, start
         self._total = len(ids)
         loader._place = (epoch, start)
-        worker = _Worker(loader, ids, epoch, start)
-        self._ready, self._room, self._stop = worker.ready, worker.room, worker.stop
-        self._thread = threading.Thread(target=worker.run, daemon=True, name="stepwell-ffcv")
-        self._finalizer = weakref.finalize(self, _end, self._stop, self._room, self._thread)
-        self._thread.start()
+        outputs = _outputs(loader.graph, loader.batches(ids, epoch, start), loader.seed, epoch, start)
+        if loader.graph.is_light:
+            self._next: Callable[[], Any] = partial(next, outputs, None)
+            self.close: Callable[[], object] = outputs.close
+            return
+        worker = _Worker(outputs, loader.graph, loader.num_workers, loader.batches_ahead)
+        self._next = worker.take
+        self.close = weakref.finalize(self, worker.end)
+        worker.thread.start()
 
     def __iter__(self) -> EpochIterator:
         return self
 
     def __next__(self) -> tuple[Any, ...]:
         """Return the next batch."""
-        found = None if self._stop.is_set() else self._ready.get()
+        found = self._next()
         if found is None:
             self.close()
             raise StopIteration
         if isinstance(found, BaseException):
             self.close()
             raise found
-        self._room.release()
         self._number = min(self._number + self.loader.batch_size, self._total)
         place = (self._epoch, self._number)
         self.loader._place = place if self._number < self._total else (self._epoch + 1, 0)
         _use_here(found)
         return tuple(found)
 
-    def close(self) -> None:
-        """End the epoch early; its thread ends."""
-        self._finalizer()
 
-
-def _end(stop: threading.Event, room: threading.Semaphore, thread: threading.Thread) -> None:
-    stop.set()
-    room.release()
-    if thread is not threading.current_thread():
-        thread.join()
-
-
-class _Worker:
-    """What the thread of an epoch does; knows nothing of the iterator, which may be dropped meanwhile."""
-
-    def __init__(self, loader: Loader, ids: npt.NDArray[Any], epoch: int, start: int) -> None:
-        self._graph, self._seed, self._epoch, self._start = loader.graph, loader.seed, epoch, start
-        self._batches = loader.batches(ids, epoch, start)
-        self._threads = loader.num_workers
-        self.ready: SimpleQueue[Any] = SimpleQueue()
-        self.room = threading.Semaphore(loader.batches_ahead)
-        self.stop = threading.Event()
-
-    def run(self) -> None:
-        """Build the batches, until there are no more or nobody wants them."""
-        try:
-            self._build()
-        except BaseException as error:
-            self.ready.put(error)
-        finally:
-            self._batches.close()  # type: ignore[attr-defined]
-            self.ready.put(None)
-
-    def _build(self) -> None:
-        import numba
-
-        if any(code.is_parallel for code in self._graph.code):
-            # only then: numba begins its threads for it
-            numba.set_num_threads(min(self._threads, numba.config.NUMBA_NUM_THREADS))
-        torch = torch_of()
-        stream = torch.cuda.Stream() if torch.cuda.is_available() else None
-        at = self._start
-        while True:
-            self.room.acquire()
-            batch = None if self.stop.is_set() else next(self._batches, None)
-            if batch is None:
-                return
-            ids, values = batch
-            with torch.cuda.stream(stream):
-                outputs = self._graph.run(values, ids, self._seed, self._epoch, at)
+def _outputs(
+    graph: Graph, batches: Iterator[tuple[npt.NDArray[Any], Any]], seed: int, epoch: int, start: int
+) -> Generator[tuple[Any, ...], None, None]:
+    """Yield what becomes of batches."""
+    torch = torch_of()
+    stream = torch.cuda.Stream() if torch.cuda.is_available() and not graph.is_light else None
+    try:
+        for ids, values in batches:
+            with nullcontext() if stream is None else torch.cuda.stream(stream):
+                outputs = graph.run(values, ids, seed, epoch, start)
             if stream is not None:
                 # copies are done when the batch is handed over, so that memory may be used again
                 stream.synchronize()
-            at += len(ids)
-            self.ready.put(outputs)
+            start += len(ids)
+            yield outputs
+    finally:
+        batches.close()  # type: ignore[attr-defined]
+
+
+class _Worker:
+    """The thread of an epoch; knows nothing of the iterator, which may be dropped meanwhile."""
+
+    def __init__(self, outputs: Generator[Any, None, None], graph: Graph, threads: int, ahead: int) -> None:
+        self._outputs = outputs
+        # numba begins its threads when it is told their number
+        self._threads = threads if any(code.is_parallel for code in graph.code) else 0
+        self._ready: SimpleQueue[Any] = SimpleQueue()
+        self._room = threading.Semaphore(ahead)
+        self._stop = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True, name="stepwell-ffcv")
+
+    def take(self) -> Any:
+        """Return the next batch, or the error in its place; None at the end."""
+        if self._stop.is_set():
+            return None
+        self._room.release()
+        return self._ready.get()
+
+    def end(self) -> None:
+        """Build no more."""
+        self._stop.set()
+        self._room.release()
+        if self.thread is not threading.current_thread():
+            self.thread.join()
+
+    def _run(self) -> None:
+        try:
+            if self._threads:
+                import numba
+
+                numba.set_num_threads(min(self._threads, numba.config.NUMBA_NUM_THREADS))
+            while self._room.acquire() and not self._stop.is_set():
+                batch = next(self._outputs, None)
+                if batch is None:
+                    break
+                self._ready.put(batch)
+        except BaseException as error:
+            self._ready.put(error)
+        finally:
+            self._outputs.close()
+            self._ready.put(None)
 
 
 def _as_array(value: Any) -> Any:

@@ -394,6 +394,16 @@ def test_a_store_is_read_by_the_same_names(tmp_path, order):
         assert sorted(rewards.tolist()) == sorted([*range(5), *range(9)]) and rewards.dtype == torch.float64
 
 
+def test_a_size_may_change_between_epochs(path):
+    decoder = RandomResizedCropRGBImageDecoder((8, 8))
+    loader = Loader(path, 16, 2, pipelines=only("image", [decoder, RandomHorizontalFlip(), ToTensor()]))
+    shapes = []
+    for size in (8, 8, 12):
+        decoder.output_size = (size, size)
+        shapes += {tuple(images.shape) for (images,) in loader}
+    assert shapes == [(16, 8, 8, 3), (16, 8, 8, 3), (16, 12, 12, 3)]
+
+
 def test_code_is_generated_anew_where_it_is_asked_for(path):
     for recompile in (False, True):
         operations = [FloatDecoder(), ToTensor()]

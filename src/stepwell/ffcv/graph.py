@@ -35,7 +35,6 @@ from stepwell.ffcv.transforms import (
 )
 from stepwell.kernels.draws import Draws
 from stepwell.order.order import derive_key
-from stepwell.transforms import Transform
 from stepwell.windows import Field
 
 __all__ = ["Graph", "Source"]
@@ -117,30 +116,48 @@ class Graph:
                 last = node
             self._leaves.append(last)  # type: ignore[arg-type]
         self._link(parents, list(specs))
-        self.fields = self._lower() if source.lowers else {}
+        self._lowered: list[list[Node]] = []
+        if source.lowers:
+            self._lower()
         self._order = list(self._walk())
         self.code: list[Code] = []
         self._states: dict[Node, State] = {}
         self.generate_code()
 
-    def generate_code(self) -> None:
-        """Declare and generate all that is not lowered, anew."""
+    @property
+    def fields(self) -> dict[str, Field]:
+        """What stepwell's loader reads, as the operations are now."""
+        found = {}
+        for root, *others in self._lowered:
+            decoder: Any = root.operation
+            transforms = tuple(node.operation.lowered() for node in others)  # type: ignore[attr-defined]
+            key = str([root, *others][-1].key)
+            found[key] = Field(root.name, decoder=decoder.field_decoder, transform=transforms)
+        return found
+
+    def declare(self) -> None:
+        """Ask the operations for states and memory; before each epoch, since scripts change sizes in between."""
         torch = torch_of()
         first = State(True, torch.device("cpu"), None, np.dtype(np.uint8))
-        self.code = []
         for node in self._order:
             operation = node.operation
             operation.accept_field(self._source.handlers[node.name])
             operation.accept_globals(self._source.rows(node.name), self._source.memory_read)
             before = first if node.parent is None else self._states[node.parent]
-            state, node.query = operation.declare_state_and_memory(before)
-            self._states[node] = state
+            self._states[node], node.query = operation.declare_state_and_memory(before)
+            node.shared_query = operation.declare_shared_memory(before)
+
+    def generate_code(self) -> None:
+        """Declare and generate all that is called with batches, anew."""
+        self.declare()
+        self.code = []
+        for node in self._order:
             if node.is_lowered:
                 continue
-            node.shared_query = operation.declare_shared_memory(before)
-            called = type(operation).__qualname__
-            node.code = Code(operation.generate_code(), called, state.jit_mode or node.parent is None)
-            init = operation.generate_code_for_shared_state()
+            called = type(node.operation).__qualname__
+            jit_mode = self._states[node].jit_mode or node.parent is None
+            node.code = Code(node.operation.generate_code(), called, jit_mode)
+            init = node.operation.generate_code_for_shared_state()
             node.init_shared = None if init is None else Code(init, called, True)
             self.code.append(node.code)
 
@@ -251,24 +268,19 @@ class Graph:
             yield node
             waiting += reversed(node.children)
 
-    def _lower(self) -> dict[str, Field]:
-        """Return the fields that stepwell's loader reads, and mark the nodes that they stand for."""
-        fields = {}
+    def _lower(self) -> None:
+        """Mark the nodes that stepwell's loader stands for."""
         for root in self._roots:
             decoder = root.operation
             if not isinstance(decoder, FieldDecoder) or not _is_ours(decoder):
                 continue
-            transforms: tuple[Transform, ...] = ()
-            node = root
-            node.is_lowered = True
-            while node.uses == 1 and node.children and _lowers(node.children[0].operation):
-                node = node.children[0]
+            chain = [root]
+            while chain[-1].uses == 1 and chain[-1].children and _lowers(chain[-1].children[0].operation):
+                chain.append(chain[-1].children[0])
+            for node in chain:
                 node.is_lowered = True
-                transforms = (*transforms, node.operation.lowered())  # type: ignore[attr-defined]
-            node.finished = decoder.finished
-            node.key = f"{root.name}/{root.number}"
-            fields[node.key] = Field(root.name, decoder=decoder.field_decoder, transform=transforms)
-        return fields
+            chain[-1].key, chain[-1].finished = f"{root.name}/{root.number}", decoder.finished
+            self._lowered.append(chain)
 
 
 def _is_ours(operation: Operation) -> bool:

@@ -30,6 +30,7 @@ from stepwell.ffcv.graph import Graph, Source
 from stepwell.ffcv.pipeline import Compiler, PipelineSpec, torch_of
 from stepwell.ffcv.reader import MemoryManager, Reader, reader_of
 from stepwell.loader import Loader as WindowLoader
+from stepwell.loader.loader import BatchIterator
 from stepwell.order import BoundOrder, Order
 
 __all__ = [
@@ -46,6 +47,8 @@ __all__ = [
 
 DEFAULT_OS_CACHE = os.environ.get("FFCV_DEFAULT_CACHE_PROCESS", "0") in ("", "0")
 MAX_SEED = 2**31 - 1
+# of epochs that are under way
+MAX_ORDERS = 8
 
 
 @unique
@@ -246,6 +249,8 @@ class Loader:
         self.pipeline_specs = self._specs(pipelines or {})
         self.graph = Graph(self.pipeline_specs, self._source())
         self.first_traversal_order = self.next_traversal_order()
+        self._orders: dict[int, npt.NDArray[np.int64]] = _Recent()
+        self._fields = self.graph.fields
         self._inner = self._window_loader()
 
     @property
@@ -268,8 +273,13 @@ class Loader:
 
     def __iter__(self) -> EpochIterator:
         """Begin the next epoch."""
+        self.graph.declare()
         if self.recompile:
             self.generate_code()
+        if self.graph.fields != self._fields:
+            # a size that the script has changed
+            self._fields = self.graph.fields
+            self._inner = self._window_loader()
         ids = np.asarray(self.next_traversal_order())[: len(self) * self.batch_size]
         epoch, start = self.next_epoch, self._skipped
         self.next_epoch, self._skipped = epoch + 1, 0
@@ -306,20 +316,16 @@ class Loader:
             raise OrderError(f"a state of seed {state['seed']}, and the loader has {self.seed}. Give it seed=.")
         self.next_epoch, self._skipped = int(state["epoch"]), int(state["consumed"])
 
-    def batches(self, ids: npt.NDArray[Any], epoch: int, start: int) -> Iterator[tuple[npt.NDArray[Any], Any]]:
-        """Yield the numbers of the samples of each batch, and what stepwell's loader read of them."""
-        starts = range(start, len(ids), self.batch_size)
+    def batches(
+        self, ids: npt.NDArray[Any], epoch: int, start: int
+    ) -> Generator[tuple[npt.NDArray[Any], Any], None, None]:
+        """Return the numbers of the samples of each batch, and what stepwell's loader reads of them."""
+        parts = [ids[at : at + self.batch_size] for at in range(start, len(ids), self.batch_size)]
         if self._inner is None:
-            yield from ((ids[at : at + self.batch_size], {}) for at in starts)
-            return
+            return ((part, {}) for part in parts)
         self._orders[epoch] = ids.astype(np.int64)
         self._inner.load_state_dict({**self._inner.state_dict(), "epoch": epoch, "consumed": start})
-        found = iter(self._inner)
-        try:
-            for at in starts:
-                yield ids[at : at + self.batch_size], {key: _as_array(value) for key, value in next(found).items()}
-        finally:
-            found.close()
+        return _read(parts, iter(self._inner))
 
     def _chosen(self, indices: Sequence[int] | None) -> npt.NDArray[Any]:
         number = self.reader.num_samples
@@ -368,8 +374,7 @@ class Loader:
     def _window_loader(self) -> WindowLoader | None:
         """Return stepwell's loader of what it reads; None where it reads nothing."""
         view = self.reader.view
-        self._orders: dict[int, npt.NDArray[np.int64]] = _LastTwo()
-        if not self.graph.fields or view is None:
+        if not self._fields or view is None:
             return None
         number = len(self) * self.batch_size if self.drop_last else len(self.first_traversal_order)
         options: dict[str, Any] = {
@@ -381,21 +386,17 @@ class Loader:
             # in pinned memory, where there is a GPU to copy to
             "to": "torch",
         }
-        found = WindowLoader(view, self.graph.fields, **options)
+        found = WindowLoader(view, self._fields, **options)
         # small batches that are only copied cost less than a hand-over between threads
-        return (
-            found
-            if not found.num_threads
-            else WindowLoader(view, self.graph.fields, threads=self.num_workers, **options)
-        )
+        return found if not found.num_threads else WindowLoader(view, self._fields, threads=self.num_workers, **options)
 
 
-class _LastTwo(dict[int, Any]):
+class _Recent(dict[int, Any]):
     """The orders of the epochs under way."""
 
     def __setitem__(self, epoch: int, order: Any) -> None:
         super().__setitem__(epoch, order)
-        while len(self) > 8:
+        while len(self) > MAX_ORDERS:
             del self[min(self)]
 
 
@@ -435,8 +436,18 @@ class EpochIterator(Iterator[tuple[Any, ...]]):
         return tuple(found)
 
 
+def _read(
+    parts: Sequence[npt.NDArray[Any]], batches: BatchIterator
+) -> Generator[tuple[npt.NDArray[Any], Any], None, None]:
+    try:
+        for part in parts:
+            yield part, {key: _as_array(value) for key, value in next(batches).items()}
+    finally:
+        batches.close()
+
+
 def _outputs(
-    graph: Graph, batches: Iterator[tuple[npt.NDArray[Any], Any]], seed: int, epoch: int, start: int
+    graph: Graph, batches: Generator[tuple[npt.NDArray[Any], Any], None, None], seed: int, epoch: int, start: int
 ) -> Generator[tuple[Any, ...], None, None]:
     """Yield what becomes of batches."""
     torch = torch_of()
@@ -451,7 +462,7 @@ def _outputs(
             start += len(ids)
             yield outputs
     finally:
-        batches.close()  # type: ignore[attr-defined]
+        batches.close()
 
 
 class _Worker:

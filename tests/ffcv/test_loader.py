@@ -5,6 +5,7 @@ import itertools
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from stepwell.ffcv.traversal_order.base import TraversalOrder
 
 import stepwell
 from stepwell import Array, Image
-from stepwell.errors import FormatError, OrderError, SchemaError
+from stepwell.errors import DatasetNotFoundError, FormatError, OrderError, SchemaError
 from stepwell.ffcv import DatasetWriter
 from stepwell.ffcv.fields import BytesField, FloatField, IntField, JSONField, NDArrayField, RGBImageField
 from stepwell.ffcv.pipeline import PipelineSpec
@@ -367,6 +368,17 @@ def test_images_of_several_sizes_need_a_decoder_that_makes_them_one(tmp_path):
     decoder = RandomResizedCropRGBImageDecoder((6, 5))
     for start, (found,) in zip((0, 4), Loader(path, 4, 1, pipelines={"image": [decoder]}), strict=True):
         assert found.shape == (4, 6, 5, 3) and found[:, 0, 0, 0].tolist() == list(range(start, start + 4))
+
+
+def test_a_file_that_is_none_is_refused_by_name(path, tmp_path):
+    whole = Path(path).read_bytes()
+    cases = {"empty": b"", "cut": whole[: len(whole) // 2], "text": b"no file of this kind" * 9, "short": whole[:900]}
+    for name, data in cases.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(FormatError, match=name):
+            Loader(str(tmp_path / name), 4)
+    with pytest.raises(DatasetNotFoundError, match="nothing"):
+        Loader(str(tmp_path / "nothing.beton"), 4)
 
 
 def test_a_file_of_numbers_alone_has_no_quasi_random_order(tmp_path):

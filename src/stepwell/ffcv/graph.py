@@ -94,28 +94,14 @@ class Graph:
         self._source = source
         self._nodes: list[Node] = []
         self._roots: list[Node] = []
-        self._leaves: list[Node] = []
-        parents: list[tuple[Node | None, Operation, str]] = []
+        self._leaves: dict[str, Node] = {}
+        # outputs that go on from an operation: its name, the operation, and the nodes of its own
+        self._branches: list[tuple[str, Operation, list[Node]]] = []
         for name, spec in specs.items():
-            last: Node | None = None
-            rest = list(spec.transforms)
-            if isinstance(spec.source, str):
-                decoder, rest = self._split(name, spec)
-                last = self._add(decoder, spec.source)
-                self._roots.append(last)
-            elif spec.decoder is not None:
-                raise SchemaError(f"pipeline {name!r}: a source that is an operation has no decoder.")
-            else:
-                parents.append((None, spec.source, name))
-            if spec.default_pipeline:
-                rest.append(ToTensor())
-            for each in rest:
-                node = self._add(_as_operation(each), "" if last is None else last.name, last)
-                if last is None and parents and parents[-1][2] == name:
-                    parents[-1] = (node, *parents[-1][1:])
-                last = node
-            self._leaves.append(last)  # type: ignore[arg-type]
-        self._link(parents, list(specs))
+            self._add_pipeline(name, spec)
+        self._link()
+        # as they were given
+        self._leaves = {name: self._leaves[name] for name in specs}
         self._lowered: list[list[Node]] = []
         if source.lowers:
             self._lower()
@@ -192,7 +178,7 @@ class Graph:
                 results[node] = run_lowered(node.operation, given, draws)
                 continue
             results[node] = self._call(node, given, ids, shared)
-        return tuple(results[leaf] for leaf in self._leaves)
+        return tuple(results[leaf] for leaf in self._leaves.values())
 
     def _call(self, node: Node, given: Any, ids: npt.NDArray[Any], shared: dict[Operation, Any]) -> Any:
         code = node.code
@@ -241,22 +227,40 @@ class Graph:
         self._nodes.append(node)
         return node
 
-    def _link(self, parents: list[tuple[Node | None, Operation, str]], names: list[str]) -> None:
+    def _add_pipeline(self, name: str, spec: PipelineSpec) -> None:
+        """Add the nodes of an output."""
+        rest, own = list(spec.transforms), []
+        if isinstance(spec.source, str):
+            decoder, rest = self._split(name, spec)
+            own.append(self._add(decoder, spec.source))
+            self._roots += own
+        elif spec.decoder is not None:
+            raise SchemaError(f"pipeline {name!r}: a source that is an operation has no decoder.")
+        if spec.default_pipeline:
+            rest.append(ToTensor())
+        for each in rest:
+            own.append(self._add(_as_operation(each), own[-1].name if own else "", own[-1] if own else None))
+        if not isinstance(spec.source, str):
+            self._branches.append((name, spec.source, own))
+        if own:
+            self._leaves[name] = own[-1]
+
+    def _link(self) -> None:
         """Find the nodes that outputs go on from, and who goes on from each."""
-        for first, operation, name in parents:
+        for name, operation, own in self._branches:
             found = [node for node in self._nodes if node.operation is operation]
             if len(found) != 1:
                 what = "in no pipeline" if not found else f"in {len(found)} places"
                 raise SchemaError(f"pipeline {name!r} goes on from {operation}, which is {what}. Allowed: one.")
-            if first is None:
-                self._leaves[names.index(name)] = found[0]
+            if own:
+                own[0].parent = found[0]
             else:
-                first.parent = found[0]
+                self._leaves[name] = found[0]
         for node in self._nodes:
             if node.parent is not None:
                 node.parent.children.append(node)
         for node in self._nodes:
-            node.uses = len(node.children) + sum(leaf is node for leaf in self._leaves)
+            node.uses = len(node.children) + sum(leaf is node for leaf in self._leaves.values())
 
     def _walk(self) -> Iterator[Node]:
         """Yield the nodes, each behind the one that it goes on from."""

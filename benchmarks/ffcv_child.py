@@ -1,4 +1,4 @@
-"""The real FFCV on behalf of bench_beton: run by an interpreter that has it.
+"""The real FFCV on behalf of bench_beton and bench_ffcv_loader: run by an interpreter that has it.
 
 Reads a JSON object a line, {"do": NAME, ...}, and answers each with one: the names are the functions below.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,16 @@ def open(path: str, field: str, order: str, batch_size: int, workers: int) -> di
     return {}
 
 
+def open_pipeline(path: str, pipeline: str) -> dict[str, Any]:
+    """Open a file by one of FFCV's own pipelines."""
+    # behind all else: a module of this folder may be called like one that FFCV imports
+    sys.path.append(str(Path(__file__).parent))
+    from ffcv_pipelines import make_loader
+
+    OPEN["loader"] = make_loader("ffcv", path, pipeline)
+    return {}
+
+
 def first(path: str) -> dict[str, Any]:
     """Save the first batch of an epoch as .npy."""
     batches = iter(OPEN["loader"])
@@ -53,7 +64,7 @@ def main() -> None:
     answers = sys.stdout
     # what libraries print is no answer
     sys.stdout = sys.stderr
-    known = {function.__name__: function for function in (open, first, epochs)}
+    known = {function.__name__: function for function in (open, open_pipeline, first, epochs)}
     for line in sys.stdin:
         asked = json.loads(line)
         answer = known[asked.pop("do")](**asked)

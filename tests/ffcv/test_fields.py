@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import stepwell.ffcv
+import stepwell.ffcv.pipeline
 from stepwell.beton.layout import FieldType
 from stepwell.errors import SchemaError
 from stepwell.ffcv.fields import FloatField, IntField, JSONField, NDArrayField, RGBImageField, TorchTensorField
@@ -26,9 +27,72 @@ def test_fields_are_found_where_ffcv_has_them(module):
 
 
 def test_the_package_has_no_other_names():
-    with pytest.raises(AttributeError, match="no attribute 'Loader'"):
-        _ = stepwell.ffcv.Loader
+    with pytest.raises(AttributeError, match="no attribute 'Loaders'"):
+        _ = stepwell.ffcv.Loaders
     assert "DatasetWriter" in dir(stepwell.ffcv)
+
+
+OTHERS = {
+    "fields.decoders": ["IntDecoder", "BytesDecoder", "SimpleRGBImageDecoder", "RandomResizedCropRGBImageDecoder"],
+    "libffcv": ["memcpy"],
+    "memory_managers": ["OSCacheManager", "ProcessCacheManager"],
+    "pipeline.allocation_query": ["AllocationQuery"],
+    "pipeline.compiler": ["Compiler"],
+    "pipeline.operation": ["Operation", "AllocationQuery"],
+    "pipeline.pipeline_spec": ["PipelineSpec"],
+    "pipeline.state": ["State"],
+    "reader": ["Reader"],
+    "transforms.common": ["Squeeze"],
+    "transforms.ops": ["ToTensor", "ToDevice", "ToTorchImage", "Convert", "View"],
+    "loader.loader": ["Loader", "OrderOption", "ORDER_TYPE"],
+    "traversal_order.base": ["TraversalOrder"],
+}
+
+
+@pytest.mark.parametrize("module", OTHERS)
+def test_modules_are_found_where_ffcv_has_them(module):
+    pytest.importorskip("torch")
+    found = import_module(f"stepwell.ffcv.{module}")
+    assert all(getattr(found, name).__name__ for name in OTHERS[module] if name != "ORDER_TYPE")
+    with pytest.raises(AttributeError):
+        _ = found.nothing
+
+
+BUILT_IN = {
+    "float": FloatField(),
+    "int": IntField(),
+    "image": RGBImageField("raw"),
+    "json": JSONField(),
+    "array": NDArrayField(np.dtype("float16"), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_field_is_what_its_binary_says_and_writes_what_its_rows_hold(name):
+    field = BUILT_IN[name]
+    again = type(field).from_binary(field.to_binary()[0])
+    assert type(again) is type(field) and again.metadata_type == field.metadata_type
+    assert issubclass(again.get_decoder_class(), stepwell.ffcv.pipeline.Operation)
+    if name == "array":
+        assert (again.dtype, again.shape) == (field.dtype, field.shape)
+    regions = {}
+
+    def malloc(size):
+        regions[1000] = np.zeros(size, np.uint8)
+        return 1000, regions[1000]
+
+    row = np.zeros(1, field.metadata_type)
+    pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    values = {"float": 2.5, "int": -3, "image": pixels, "json": {"a": 1}, "array": np.ones((2, 3), "float16")}
+    field.encode(row, values[name], malloc)
+    if name in ("float", "int"):
+        assert row[0] == values[name] and not regions
+    elif name == "image":
+        assert row[0].tolist() == (1, 4, 2, 1000) and np.array_equal(regions[1000], pixels.ravel())
+    elif name == "json":
+        assert row["size"][0] == 9 and JSONField.unpack(regions[1000]) == {"a": 1}
+    else:
+        assert row[0] == 1000 and np.array_equal(regions[1000].view("float16"), np.ones(6))
 
 
 def test_descriptors_are_of_ffcv_s_types():

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from ffcv import transforms
 from ffcv.fields import (
     BytesField,
     FloatField,
@@ -18,7 +19,10 @@ from ffcv.fields import (
     RGBImageField,
     TorchTensorField,
 )
+from ffcv.fields.decoders import CenterCropRGBImageDecoder, RandomResizedCropRGBImageDecoder
 from ffcv.loader import Loader, OrderOption
+from ffcv.pipeline.compiler import Compiler
+from ffcv.pipeline.state import State
 from ffcv.writer import DatasetWriter
 
 ORDERS = ("SEQUENTIAL", "RANDOM", "QUASI_RANDOM")
@@ -78,4 +82,46 @@ def write(path: str, out: str, workers: int) -> dict[str, Any]:
     return {}
 
 
-ANSWERS = (read, write)
+def apply(out: str, given: str, transform: str, options: dict[str, Any], seed: int, compiled: bool) -> dict[str, Any]:
+    """Save what a transform makes of a batch, by numpy's generator or numba's with a seed.
+
+    Arrays of the options are in the file of what is given, which has the values and the samples' numbers as well.
+    """
+    found = np.load(given)
+    named = {key: found[value[1:]] if str(value).startswith("@") else value for key, value in options.items()}
+    if "type" in named:
+        named["type"] = np.dtype(named["type"]).type
+    operation = getattr(transforms, transform)(**named)
+    values, indices = found["values"], found["indices"]
+    _, query = operation.declare_state_and_memory(State(True, torch.device("cpu"), values.shape[1:], values.dtype))
+    memory = None if query is None else np.zeros((len(values), *query.shape), query.dtype)
+    Compiler.set_enabled(compiled)
+    code = operation.generate_code()
+    arguments = (values, memory, indices) if getattr(code, "with_indices", False) else (values, memory)
+    np.random.seed(seed)
+    made = Compiler.compile(code)(*arguments)
+    Compiler.set_enabled(True)
+    np.savez(out, made=made)
+    return {}
+
+
+def decode(out: str, path: str, size: list[int], seed: int, ratio: float | None) -> dict[str, Any]:
+    """Save the images of a file in order, by the decoder of random parts or that of the middle, run as Python."""
+    decoder = RandomResizedCropRGBImageDecoder(size) if ratio is None else CenterCropRGBImageDecoder(size, ratio)
+    Compiler.set_enabled(False)
+    loader = Loader(path, batch_size=8, num_workers=1, drop_last=False, pipelines={"image": [decoder], "label": None})
+    np.random.seed(seed)
+    images = np.concatenate([batch[0].copy() for batch in loader])
+    Compiler.set_enabled(True)
+    np.savez(out, images=images)
+    return {}
+
+
+def orders(out: str, path: str, order: str, seed: int) -> dict[str, Any]:
+    """Save the samples' numbers of three epochs."""
+    loader = Loader(path, batch_size=8, order=OrderOption[order], seed=seed)
+    np.savez(out, orders=[loader.traversal_order.sample_order(epoch) for epoch in range(3)])
+    return {}
+
+
+ANSWERS = (apply, decode, orders, read, write)

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 import stepwell
+import stepwell.ffcv.decoders as ffcv_decoders
+import stepwell.ffcv.transforms as ffcv_transforms
 from stepwell import Array, Field, Image, convert
 from stepwell.beton import write_beton
 from stepwell.ffcv.fields import BytesField, FloatField, IntField, JSONField, NDArrayField, RGBImageField
+from stepwell.ffcv.loader import Loader, OrderOption
+from stepwell.ffcv.pipeline import Operation, State
 from stepwell.ffcv.writer import DatasetWriter
 from stepwell.windows import View
 from stepwell.windows.reader import WindowReader
@@ -158,3 +162,161 @@ def test_a_file_by_ffcv_is_read_to_what_it_was_given(ask, tmp_path, workers):
         assert (episode["int"][0], episode["float"][0]) == (given["int"][number], given["float"][number])
         assert episode["bytes"][0] == given["bytes"][number].tobytes()
         assert json.loads(episode["json"][0]) == given["json"][number]
+
+
+def batch_of(rng, path, **arrays):
+    """Save images with the samples' numbers, and return them."""
+    values = rng.integers(0, 256, (16, 24, 32, 3), dtype=np.uint8)
+    indices = rng.permutation(100)[:16].astype(np.uint64)
+    np.savez(path, values=values, indices=indices, **arrays)
+    return values, indices
+
+
+class Given:
+    """Random numbers that are given: those that numpy's generator drew for FFCV."""
+
+    def __init__(self, *columns):
+        self._columns = list(columns)
+
+    def uniform(self, low=0.0, high=1.0, size=()):
+        return low + (high - low) * np.asarray(self._columns.pop(0))
+
+    def integers(self, low, high, size=()):
+        return np.asarray(self._columns.pop(0)) + low
+
+    def __len__(self):
+        return 16
+
+
+def scalars(random, number):
+    return np.array([[[random.randint(high) for high in number]] for _ in range(16)])
+
+
+# what FFCV draws, in its order, as our transform asks for it
+DRAWN = {
+    "RandomHorizontalFlip": ({"flip_prob": 0.5}, lambda random: [random.rand(16)[:, None]]),
+    "RandomTranslate": ({"padding": 4, "fill": [1, 2, 250]}, lambda random: [scalars(random, (9, 9))]),
+    "Cutout": (
+        {"crop_size": 8, "fill": [1, 2, 250]},
+        lambda random: [scalars(random, (17, 25)) / [17, 25] + 1e-9, np.zeros((16, 1, 1))],
+    ),
+    "RandomBrightness": ({"magnitude": 0.6, "p": 0.7}, lambda random: [random.rand(16), random.rand(16)]),
+    "RandomContrast": ({"magnitude": 0.6, "p": 0.7}, lambda random: [random.rand(16), random.rand(16)]),
+    "RandomSaturation": ({"magnitude": 0.6, "p": 0.7}, lambda random: [random.rand(16), random.rand(16)]),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_transform_is_ffcv_s_for_the_numbers_that_it_drew(ask, tmp_path, name):
+    options, draws_of = DRAWN[name]
+    values, _ = batch_of(np.random.default_rng(0), tmp_path / "a.npz")
+    given = {"given": str(tmp_path / "a.npz"), "transform": name, "options": options, "seed": 5, "compiled": False}
+    _, found = ask("apply", tmp_path / "b.npz", **given)
+    draws = Given(*draws_of(np.random.RandomState(5)))
+    made = getattr(ffcv_transforms, name)(**options).lowered()(values.copy(), draws)
+    assert np.array_equal(made, found["made"])
+    assert not np.array_equal(made, values)
+
+
+INDEXED = {
+    "ImageMixup": {"alpha": 0.5, "same_lambda": False},
+    "ImageMixup, one weight": {"alpha": 0.5, "same_lambda": True},
+    "LabelMixup": {"alpha": 0.5, "same_lambda": False},
+    "LabelMixup, one weight": {"alpha": 2.0, "same_lambda": True},
+    "Poison": {"mask": "@mask", "alpha": "@alpha", "indices": "@indices"},
+    "ReplaceLabel": {"indices": "@chosen", "new_label": 7},
+    "NormalizeImage": {"mean": "@mean", "std": "@std", "type": "float32"},
+    "NormalizeImage, half": {"mean": "@mean", "std": "@std", "type": "float16"},
+}
+
+
+@pytest.mark.parametrize("case", INDEXED)
+def test_a_transform_without_draws_is_ffcv_s_compiled_code(ask, tmp_path, case):
+    name, options = case.partition(",")[0], INDEXED[case]
+    rng = np.random.default_rng(1)
+    arrays = {
+        "mask": rng.normal(128, 90, (24, 32, 3)),
+        "alpha": rng.uniform(size=(24, 32)),
+        "mean": np.array([120.0, 110.0, 100.0]),
+        "std": np.array([60.0, 50.0, 40.0]),
+    }
+    values, indices = batch_of(rng, tmp_path / "a.npz")
+    if "Label" in name:
+        values = rng.integers(0, 10, (16, 1))
+    arrays["chosen"] = indices[::3]
+    np.savez(tmp_path / "a.npz", values=values, indices=indices, **arrays)
+    given = {"given": str(tmp_path / "a.npz"), "transform": name, "options": options, "seed": 0, "compiled": True}
+    _, found = ask("apply", tmp_path / "b.npz", **given)
+    named = {**arrays, "indices": indices}
+    mine = {key: named[value[1:]] if str(value).startswith("@") else value for key, value in options.items()}
+    operation: Operation = getattr(ffcv_transforms, name)(**mine)
+    state, query = operation.declare_state_and_memory(State(True, None, values.shape[1:], values.dtype))
+    code = operation.generate_code()
+    memory = None if query is None else query.allocate(16)
+    made = code(values.copy(), memory, indices) if code.with_indices else code(values.copy(), memory)
+    assert made.dtype == found["made"].dtype == state.dtype
+    if name == "ImageMixup":
+        # FFCV's code may join a product and a sum, which rounds otherwise
+        assert np.abs(made.astype(int) - found["made"]).max() <= 1 and (made != found["made"]).mean() < 1e-3
+    else:
+        assert np.array_equal(made, found["made"])
+
+
+def boxes_by_ffcv(random, sizes, crop):
+    """Return the parts that FFCV's decoder of random parts draws, by numpy's generator, as ours makes them."""
+    low, high = np.log(crop.ratio)
+    for height, width in sizes:
+        parts, ratios = [], []
+        for _ in range(10):
+            parts.append(random.uniform(*crop.scale))
+            ratios.append(np.exp(random.uniform(low, high)))
+            area = height * width * parts[-1]
+            sides = round((area / ratios[-1]) ** 0.5), round((area * ratios[-1]) ** 0.5)
+            if sides[0] <= height and sides[1] <= width:
+                room = height - sides[0] + 1, width - sides[1] + 1
+                places = [random.uniform(0, room[0]) / room[0], random.uniform(0, room[1]) / room[1]]
+                missing = 10 - len(parts)
+                yield crop.box(height, width, [*parts, *[1] * missing, *ratios, *[1] * missing, *places])
+                break
+        else:
+            yield crop.box(height, width, [*parts, *ratios, 0, 0])
+
+
+@pytest.mark.parametrize("mode", ["raw", "jpg"])
+@pytest.mark.parametrize("ratio", [None, 0.875])
+def test_parts_are_cut_and_resized_as_by_ffcv(ask, tmp_path, mode, ratio):
+    rng = np.random.default_rng(3)
+    ramp = np.add.outer(np.arange(200), 2 * np.arange(300))[..., None] / 4 + rng.normal(0, 9, (200, 300, 3))
+    sizes = [(int(rng.integers(40, 200)), int(rng.integers(40, 300))) for _ in range(30)] + [(20, 290), (190, 20)]
+    images = [np.clip(ramp[:height, :width], 0, 255).astype(np.uint8) for height, width in sizes]
+    path = str(tmp_path / "a.beton")
+    fields = {"image": RGBImageField(mode), "label": IntField()}
+    DatasetWriter(path, fields, num_workers=1).from_indexed_dataset([(image, 0) for image in images])
+    _, found = ask("decode", tmp_path / "b.npz", path=path, size=[48, 64], seed=7, ratio=ratio)
+    decoder = ffcv_decoders.RandomResizedCropRGBImageDecoder((48, 64))
+    if ratio is not None:
+        decoder = ffcv_decoders.CenterCropRGBImageDecoder((48, 64), ratio)
+    crop = decoder.crop
+    boxes = boxes_by_ffcv(np.random.RandomState(7), sizes, crop) if ratio is None else None
+    whole = ffcv_transforms.OpencvResize((48, 64))
+    store = stepwell.open(f"beton://{path}")
+    for number, (size, theirs) in enumerate(zip(sizes, found["images"], strict=True)):
+        top, left, height, width = crop.box(*size, ()) if boxes is None else next(boxes)
+        pixels, ours = store[number]["image"][0], np.empty((48, 64, 3), np.uint8)
+        whole.convert(np.ascontiguousarray(pixels[top : top + height, left : left + width]), ours, None)
+        assert np.abs(ours.astype(int) - theirs).max() <= 1
+    # what the loader gives is what these calls make
+    if ratio is not None:
+        loader = Loader(path, 8, 2, drop_last=False, pipelines={"image": [decoder], "label": None})
+        got = np.concatenate([batch[0] for batch in loader])
+        assert np.abs(got.astype(int) - found["images"]).max() <= 1
+
+
+@pytest.mark.parametrize("order", ["SEQUENTIAL", "RANDOM"])
+def test_orders_are_those_of_ffcv_for_a_seed(ask, tmp_path, order):
+    path = str(tmp_path / "a.beton")
+    DatasetWriter(path, {"n": IntField()}, num_workers=1).from_indexed_dataset([(i,) for i in range(100)])
+    _, found = ask("orders", tmp_path / "b.npz", path=path, order=order, seed=11)
+    loader = Loader(path, 8, 1, order=OrderOption[order], seed=11, drop_last=False)
+    for theirs in found["orders"]:
+        assert np.array_equal(np.concatenate([batch[0][:, 0] for batch in loader]), theirs)

@@ -313,9 +313,13 @@ def unfinished_file(
     num_samples: int,
     *,
     replaces: bool,
+    custom: Mapping[str, Any] | None = None,
 ) -> Iterator[UnfinishedFile]:
-    """Yield a file with header and descriptors; it takes its place at the end, if it was finished, or is gone."""
-    layout = BetonLayout(Header(len(fields), page_size, num_samples, 0), fields, row_dtype(fields))
+    """Yield a file with header and descriptors; it takes its place at the end, if it was finished, or is gone.
+
+    What rows hold of fields that are not built in is in ``custom``, by name; see `row_dtype`.
+    """
+    layout = BetonLayout(Header(len(fields), page_size, num_samples, 0), fields, row_dtype(fields, custom))
     with built_file(path, replaces=replaces) as hidden:
         file = UnfinishedFile(f"{hidden}/{BUILT_FILE}", f"{hidden}/table", layout)
         Path(file.partial).write_bytes(layout.to_bytes())

@@ -260,6 +260,11 @@ class RegionTable:
         places = np.minimum(np.searchsorted(self._ptrs, wanted), self._ptrs.size - 1)
         return np.where(self._ptrs[places] == wanted, self._sizes[places], 0)
 
+    @property
+    def arrays(self) -> tuple[Int64s, Int64s]:
+        """Each ptr once, ascending, and its size; empty regions are left out."""
+        return self._ptrs, self._sizes
+
     def _distinct(self, ptrs: Int64s, sizes: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
         """Return each ptr once, ascending, and its size."""
         if (ptrs[1:] < ptrs[:-1]).any():

@@ -30,6 +30,7 @@ __all__ = [
     "check_not_empty",
     "lots_of",
     "stream_lots",
+    "values_of",
     "write_indexed",
     "write_streams",
 ]
@@ -67,6 +68,7 @@ class SampleLots(ABC):
 
     def __init__(self, encoders: Mapping[str, Encoder], page_size: int, align: int) -> None:
         self._encoders, self._page_size, self._align = dict(encoders), page_size, align
+        self._fields = list(self._encoders)
         self._with_region = [name for name, encoder in self._encoders.items() if encoder.has_region]
         self._rows = row_dtype([encoder.descriptor(name) for name, encoder in self._encoders.items()])
 
@@ -80,7 +82,7 @@ class SampleLots(ABC):
         samples = self.read(lot)
         for sample in range(lot.start, lot.stop):
             at(sample)
-            found = encode_named(self._encoders, self._values(next(samples)), sample)
+            found = encode_named(self._encoders, values_of(next(samples), self._fields), sample)
             regions = [region for _, region in found if region is not None]
             lengths.append([len(region) for region in regions])
             cells.append([cell for cell, _ in found])
@@ -117,22 +119,6 @@ class SampleLots(ABC):
     @property
     def _first(self) -> Lot:
         return Lot(0, 0, 1)
-
-    def _values(self, sample: Any) -> Sequence[Any]:
-        """Return the values of a sample in the fields' order."""
-        if type(sample) is tuple and len(sample) == len(self._encoders):
-            return sample
-        names = list(self._encoders)
-        if isinstance(sample, Mapping):
-            missing = [name for name in names if name not in sample]
-            if missing:
-                raise StepError(f"it has no {', '.join(map(repr, missing))}. It has: {', '.join(map(str, sample))}.")
-            return [sample[name] for name in names]
-        if isinstance(sample, str | bytes) or not hasattr(sample, "__len__") or not hasattr(sample, "__getitem__"):
-            raise StepError(f"got a {type(sample).__name__}. Allowed: a tuple of {len(names)} values, or a mapping.")
-        if len(sample) != len(names):
-            raise StepError(f"it has {len(sample)} values, and there are {len(names)} fields: {', '.join(names)}.")
-        return [sample[place] for place in range(len(names))]
 
     def _add(self, data: bytearray, regions: Sequence[Any], sample: int) -> None:
         before = len(data)
@@ -230,6 +216,22 @@ class StreamedSamples(SampleLots):
             f"{self._names[home]} had {stop - first} samples when they were counted, and now {what}. "
             "Let the pipeline give the same samples each time: a filter that draws at random does not."
         )
+
+
+def values_of(sample: Any, names: Sequence[str]) -> Sequence[Any]:
+    """Return the values of a sample, a tuple or a mapping, in the fields' order."""
+    if type(sample) is tuple and len(sample) == len(names):
+        return sample
+    if isinstance(sample, Mapping):
+        missing = [name for name in names if name not in sample]
+        if missing:
+            raise StepError(f"it has no {', '.join(map(repr, missing))}. It has: {', '.join(map(str, sample))}.")
+        return [sample[name] for name in names]
+    if isinstance(sample, str | bytes) or not hasattr(sample, "__len__") or not hasattr(sample, "__getitem__"):
+        raise StepError(f"got a {type(sample).__name__}. Allowed: a tuple of {len(names)} values, or a mapping.")
+    if len(sample) != len(names):
+        raise StepError(f"it has {len(sample)} values, and there are {len(names)} fields: {', '.join(names)}.")
+    return [sample[place] for place in range(len(names))]
 
 
 def lots_of(num_samples: int, length: int) -> list[Lot]:

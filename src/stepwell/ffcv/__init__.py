@@ -1,7 +1,10 @@
-"""FFCV's names for writing: a conversion script needs only its imports changed, ``ffcv`` to ``stepwell.ffcv``."""
+"""FFCV by its names: a script needs only its imports changed, ``ffcv`` to ``stepwell.ffcv``."""
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from stepwell.lazy import load_name
@@ -9,6 +12,9 @@ from stepwell.lazy import load_name
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
     "DatasetWriter": "stepwell.ffcv.writer",
+    "Loader": "stepwell.ffcv.loader",
+    "OrderOption": "stepwell.ffcv.loader",
+    "Reader": "stepwell.ffcv.reader",
     **dict.fromkeys(
         (
             "BytesField",
@@ -31,10 +37,66 @@ __all__: list[str] = [
     "FloatField",
     "IntField",
     "JSONField",
+    "Loader",
     "NDArrayField",
+    "OrderOption",
     "RGBImageField",
+    "Reader",
     "TorchTensorField",
 ]
+
+# FFCV's modules, which scripts import by these names, and ours that have what is in them
+_MODULES: dict[str, tuple[str, ...]] = {
+    "fields": ("base", "basics", "bytes", "decoders", "json", "ndarray", "rgb_image"),
+    "loader": ("epoch_iterator", "loader"),
+    "pipeline": ("allocation_query", "compiler", "operation", "pipeline_spec", "state"),
+    "transforms": (
+        "color_jitter",
+        "common",
+        "cutout",
+        "flip",
+        "mixup",
+        "module",
+        "normalize",
+        "ops",
+        "poisoning",
+        "random_resized_crop",
+        "replace_label",
+        "translate",
+    ),
+}
+_ELSEWHERE: dict[str, str] = {
+    "libffcv": "pipeline",
+    "memory_managers": "reader",
+    "memory_managers.base": "reader",
+    "traversal_order": "loader",
+    "traversal_order.base": "loader",
+    "traversal_order.quasi_random": "loader",
+    "traversal_order.random": "loader",
+    "traversal_order.sequential": "loader",
+    "types": "fields",
+}
+
+
+class _Alias(ModuleType):
+    """A module of FFCV's whose names are in one of ours."""
+
+    def __init__(self, name: str, home: str) -> None:
+        super().__init__(f"{__name__}.{name}", f"The names of `{__name__}.{home}`.")
+        self.__path__: list[str] = []
+        self._home = f"{__name__}.{home}"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(import_module(self._home), name)
+
+
+for _home, _names in _MODULES.items():
+    for _name in _names:
+        _ELSEWHERE[f"{_home}.{_name}"] = _home
+for _name, _home in _ELSEWHERE.items():
+    sys.modules[f"{__name__}.{_name}"] = _Alias(_name, _home)
 
 
 def __getattr__(name: str) -> Any:

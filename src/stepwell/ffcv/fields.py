@@ -1,9 +1,7 @@
-"""The fields of a sample, by FFCV's names; FFCV's own modules of fields are names of this one."""
+"""The fields of a sample, by FFCV's names: how values are written, what a file says of them, and what decodes them."""
 
 from __future__ import annotations
 
-import sys
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,56 +18,107 @@ from stepwell.beton.encoding import (
     JsonEncoder,
     WriteMode,
 )
-from stepwell.beton.layout import FieldDescriptor, FieldType
-from stepwell.errors import DecodeError, SchemaError, StepError
+from stepwell.beton.layout import IMAGE_ROW, SIZED_ROW, FieldDescriptor, FieldType
+from stepwell.errors import DecodeError, SchemaError
+from stepwell.ffcv.decoders import (
+    BasicDecoder,
+    BytesDecoder,
+    CenterCropRGBImageDecoder,
+    FloatDecoder,
+    IntDecoder,
+    NDArrayDecoder,
+    RandomResizedCropRGBImageDecoder,
+    ResizedCropRGBImageDecoder,
+    SimpleRGBImageDecoder,
+)
+from stepwell.ffcv.pipeline import Operation
 from stepwell.json_text import parse_json
 
 __all__ = [
+    "ARG_TYPE",
+    "FIELD_OF_TYPE",
+    "BasicDecoder",
+    "BytesDecoder",
     "BytesField",
+    "CenterCropRGBImageDecoder",
     "Field",
+    "FloatDecoder",
     "FloatField",
+    "IntDecoder",
     "IntField",
     "JSONField",
+    "NDArrayDecoder",
     "NDArrayField",
     "RGBImageField",
+    "RandomResizedCropRGBImageDecoder",
+    "ResizedCropRGBImageDecoder",
+    "SimpleRGBImageDecoder",
     "TorchTensorField",
-    "encoder_of",
 ]
 
-# modules of ffcv.fields, which scripts import by these names
-for _module in ("base", "basics", "bytes", "json", "ndarray", "rgb_image"):
-    sys.modules[f"{__name__}.{_module}"] = sys.modules[__name__]
-
-# the methods of an FFCV field that has a format of its own
-OWN_FORMAT = ("metadata_type", "to_binary", "from_binary", "get_decoder_class")
-ALLOWED = "It must call super().encode(destination, value, malloc) once: what writes bytes itself, only FFCV can call."
+ARG_TYPE = np.dtype([("", "u1", 1024)])
+"""What a file holds of a field's arguments."""
 
 
-class Field(ABC):
-    """A field of a sample; use one of its subclasses.
+class Field:
+    """A field of a sample; use one of its subclasses, or write one of your own as with FFCV.
 
-    A subclass of one's own may make another value of each, in `encode`. One that has a format of its own (FFCV's
-    ``metadata_type``, ``to_binary``, ``from_binary``, ``get_decoder_class``) is refused: such fields are written by
-    FFCV, and read by stepwell (`stepwell.beton.register_beton_field`).
+    A class of one's own has `metadata_type`, `to_binary`, `from_binary`, `encode` and `get_decoder_class`; or extends
+    one of these, and overrides what differs.
 
     Notes:
         A value that is sent to workers.
     """
 
     @property
-    @abstractmethod
     def encoder(self) -> Encoder:
-        """How its values are written."""
+        """How stepwell writes its values.
+
+        Raises:
+            SchemaError: a class of one's own, which has to say so itself, by `encode`.
+        """
+        raise SchemaError(f"{type(self).__qualname__} has no encode(destination, field, malloc). Define it.")
+
+    @property
+    def metadata_type(self) -> Any:
+        """The numpy dtype of what a sample's row holds of the field."""
+        raise SchemaError(f"{type(self).__qualname__} has no metadata_type. Define it: a numpy dtype.")
+
+    @staticmethod
+    def from_binary(binary: npt.NDArray[np.uint8]) -> Field:
+        """Return the field that a file's arguments, uint8 [1024], describe.
+
+        Raises:
+            SchemaError: a class of one's own that does not define it.
+        """
+        raise SchemaError("a custom field without from_binary(binary). Define it: return the field.")
+
+    def to_binary(self) -> Any:
+        """Return the arguments that a file holds, of dtype `ARG_TYPE`."""
+        result = np.zeros(1, ARG_TYPE)[0]
+        arguments = np.frombuffer(self.encoder.descriptor("x").arguments, np.uint8)
+        result[0][: len(arguments)] = arguments
+        return result
 
     def encode(self, destination: Any, field: Any, malloc: Any) -> None:
-        """Write a value: to be called by a subclass's own, ``super().encode(destination, value, malloc)``.
+        """Write a value.
 
         Args:
-            destination: as the subclass got it.
-            field: the value, such as the field takes.
-            malloc: as the subclass got it.
+            destination: the field's part of the sample's row, [1] of `metadata_type`; written.
+            field: the value.
+            malloc: number of bytes to (ptr, uint8 [n] to write to): a region of the file.
         """
-        destination.values.append(field)
+        cell, region = self.encoder.encode(field, 0)
+        ptr, size = 0, 0
+        if region is not None:
+            size = len(region)
+            ptr, data = malloc(size)
+            data[:] = np.frombuffer(region, np.uint8)
+        self.encoder.fill(destination, [cell], np.array([ptr], np.int64), np.array([size], np.int64))
+
+    def get_decoder_class(self) -> type[Operation]:
+        """Return what decodes its values, unless a pipeline begins with something else."""
+        raise SchemaError(f"{type(self).__qualname__} has no get_decoder_class(). Define it: a class of operations.")
 
 
 class IntField(Field):
@@ -80,6 +129,20 @@ class IntField(Field):
         """How its values are written."""
         return IntEncoder()
 
+    @property
+    def metadata_type(self) -> Any:
+        """The row's part; see `Field.metadata_type`."""
+        return np.dtype("<i8")
+
+    @staticmethod
+    def from_binary(binary: npt.NDArray[np.uint8]) -> Field:
+        """Return the field; see `Field.from_binary`."""
+        return IntField()
+
+    def get_decoder_class(self) -> type[Operation]:
+        """Return its decoder; see `Field.get_decoder_class`."""
+        return IntDecoder
+
 
 class FloatField(Field):
     """A number, float64."""
@@ -88,6 +151,20 @@ class FloatField(Field):
     def encoder(self) -> Encoder:
         """How its values are written."""
         return FloatEncoder()
+
+    @property
+    def metadata_type(self) -> Any:
+        """The row's part; see `Field.metadata_type`."""
+        return np.dtype("<f8")
+
+    @staticmethod
+    def from_binary(binary: npt.NDArray[np.uint8]) -> Field:
+        """Return the field; see `Field.from_binary`."""
+        return FloatField()
+
+    def get_decoder_class(self) -> type[Operation]:
+        """Return its decoder; see `Field.get_decoder_class`."""
+        return FloatDecoder
 
 
 class BytesField(Field):
@@ -98,8 +175,22 @@ class BytesField(Field):
         """How its values are written."""
         return BytesEncoder()
 
+    @property
+    def metadata_type(self) -> Any:
+        """The row's part; see `Field.metadata_type`."""
+        return np.dtype(SIZED_ROW)
 
-class JSONField(Field):
+    @staticmethod
+    def from_binary(binary: npt.NDArray[np.uint8]) -> Field:
+        """Return the field; see `Field.from_binary`."""
+        return BytesField()
+
+    def get_decoder_class(self) -> type[Operation]:
+        """Return its decoder; see `Field.get_decoder_class`."""
+        return BytesDecoder
+
+
+class JSONField(BytesField):
     """A value that JSON holds, as a text."""
 
     @staticmethod
@@ -128,6 +219,11 @@ class JSONField(Field):
         """How its values are written."""
         return JsonEncoder()
 
+    @staticmethod
+    def from_binary(binary: npt.NDArray[np.uint8]) -> Field:
+        """Return the field; see `Field.from_binary`."""
+        return JSONField()
+
 
 class NDArrayField(Field):
     """Arrays of one dtype and shape.
@@ -153,8 +249,28 @@ class NDArrayField(Field):
         """How its values are written."""
         return self._encoder
 
+    @property
+    def np_dtype(self) -> np.dtype[Any]:
+        """Numpy's dtype of the elements."""
+        return self._encoder.dtype
 
-class TorchTensorField(Field):
+    @property
+    def metadata_type(self) -> Any:
+        """The row's part, a ptr; see `Field.metadata_type`."""
+        return np.dtype("<u8")
+
+    @staticmethod
+    def from_binary(binary: npt.NDArray[np.uint8]) -> Field:
+        """Return the field; see `Field.from_binary`."""
+        shape, dtype = _array_type(binary)
+        return NDArrayField(dtype, shape)
+
+    def get_decoder_class(self) -> type[Operation]:
+        """Return its decoder; see `Field.get_decoder_class`."""
+        return NDArrayDecoder
+
+
+class TorchTensorField(NDArrayField):
     """Tensors of one dtype and shape.
 
     Args:
@@ -175,10 +291,11 @@ class TorchTensorField(Field):
         self.dtype, self.shape = dtype, tuple(shape)
         self._encoder = ArrayEncoder(self.shape, plain, FieldType.TENSOR)
 
-    @property
-    def encoder(self) -> Encoder:
-        """How its values are written."""
-        return self._encoder
+    @staticmethod
+    def from_binary(binary: npt.NDArray[np.uint8]) -> Field:
+        """Return the field, as an array's: torch is not needed; see `Field.from_binary`."""
+        shape, dtype = _array_type(binary)
+        return NDArrayField(dtype, shape)
 
 
 class RGBImageField(Field):
@@ -214,66 +331,43 @@ class RGBImageField(Field):
         """How its values are written."""
         return self._encoder
 
-
-def encoder_of(name: str, field: Any) -> Encoder:
-    """Return how the values of a field are written."""
-    if not isinstance(field, Field):
-        raise SchemaError(
-            f"field {name!r} is a {type(field).__module__}.{type(field).__qualname__}. Allowed: those of "
-            "stepwell.ffcv.fields; custom fields are written by FFCV itself."
-        )
-    own = [method for method in OWN_FORMAT if hasattr(type(field), method)]
-    if own:
-        raise SchemaError(
-            f"field {name!r}: {type(field).__qualname__} defines {', '.join(own)}: a format of its own, "
-            "which only FFCV writes. Allowed: subclasses that define encode(), and call "
-            "super().encode(destination, value, malloc)."
-        )
-    return field.encoder if type(field).encode is Field.encode else _OwnEncoder(field)
-
-
-class _Destination:
-    """Stands for the row that FFCV gives to ``encode``: takes the values that `Field.encode` is called with."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-
-
-class _OwnEncoder(Encoder):
-    """The values that a subclass's ``encode`` makes, as the field writes them."""
-
-    def __init__(self, field: Field) -> None:
-        self._field, self._encoder = field, field.encoder
-        self.has_region = self._encoder.has_region  # type: ignore[misc]  # of each field
-
-    def descriptor(self, name: str) -> FieldDescriptor:
-        """Return what a file says of the field; see `Encoder.descriptor`."""
-        return self._encoder.descriptor(name)
-
-    def encode(self, value: Any, sample: int) -> tuple[Any, Any]:
-        """Return cell and region of what the subclass makes of a value; see `Encoder.encode`."""
-        destination = _Destination()
-        try:
-            self._field.encode(destination, value, _no_memory)
-        except (AttributeError, TypeError) as error:
-            raise StepError(f"{self._name}.encode: {error}. {ALLOWED}") from error
-        if len(destination.values) != 1:
-            raise StepError(f"{self._name}.encode gave {len(destination.values)} values. {ALLOWED}")
-        return self._encoder.encode(destination.values[0], sample)
-
-    def fill(
-        self, rows: npt.NDArray[Any], cells: Sequence[Any], ptrs: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-    ) -> None:
-        """Write the field's part of rows; see `Encoder.fill`."""
-        self._encoder.fill(rows, cells, ptrs, sizes)
-
     @property
-    def _name(self) -> str:
-        return type(self._field).__qualname__
+    def metadata_type(self) -> Any:
+        """The row's part: mode, width, height, data_ptr; see `Field.metadata_type`."""
+        return IMAGE_TYPE
+
+    @staticmethod
+    def from_binary(binary: npt.NDArray[np.uint8]) -> Field:
+        """Return the field; see `Field.from_binary`."""
+        return RGBImageField()
+
+    def get_decoder_class(self) -> type[Operation]:
+        """Return its decoder; see `Field.get_decoder_class`."""
+        return SimpleRGBImageDecoder
+
+    def encode(self, destination: Any, field: Any, malloc: Any) -> None:
+        """Write an image; see `Field.encode`."""
+        super().encode(destination.view(IMAGE_ROW), field, malloc)
 
 
-def _no_memory(size: int) -> Any:
-    raise StepError(ALLOWED)
+IMAGE_TYPE = np.dtype([("mode", "u1"), ("width", "<u2"), ("height", "<u2"), ("data_ptr", "<u8")])
+"""The row's part of an image, by FFCV's names."""
+
+FIELD_OF_TYPE: dict[int, type[Field]] = {
+    FieldType.FLOAT: FloatField,
+    FieldType.INT: IntField,
+    FieldType.IMAGE: RGBImageField,
+    FieldType.BYTES: BytesField,
+    FieldType.NDARRAY: NDArrayField,
+    FieldType.JSON: JSONField,
+    FieldType.TENSOR: TorchTensorField,
+}
+"""The fields that are built in, by their types in a file."""
+
+
+def _array_type(binary: npt.NDArray[np.uint8]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return shape and dtype that a file's arguments say."""
+    return FieldDescriptor(FieldType.NDARRAY, "array", np.asarray(binary).tobytes()).array_type()
 
 
 def _unpacked(text: npt.NDArray[np.uint8]) -> Any:

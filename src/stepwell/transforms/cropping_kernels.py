@@ -47,6 +47,7 @@ __all__ = [
     "HORIZONTAL",
     "LINEAR",
     "NEAREST",
+    "OPENCV_AREA",
     "VERTICAL",
     "crop_affine",
     "crop_planes",
@@ -61,6 +62,8 @@ HORIZONTAL, VERTICAL = 1, 2
 """Bits of a flip: left and right exchanged, top and bottom exchanged."""
 
 LINEAR, ANTIALIAS, AREA, NEAREST = 0, 1, 2, 3
+OPENCV_AREA, GROWING = 10, 11
+"""OpenCV's INTER_AREA: AREA where no side grows, else GROWING, along both."""
 WEIGHT_BITS = 14
 ONE = 1 << WEIGHT_BITS
 # bits after the point that a value keeps between the passes: 8 + 8 bits fill a uint16
@@ -326,9 +329,25 @@ def num_taps(kind: Any, length: Any, number: Any) -> Any:
     scale = length / number
     if kind == NEAREST:
         return 1
-    if scale <= 1.0 or kind == LINEAR:
+    if scale <= 1.0 or kind in (LINEAR, GROWING):
         return min(2, length)
     return min(math.ceil(scale) + 1 if kind == AREA else 2 * math.ceil(scale) + 1, length)
+
+
+@kernel
+def _place_growing(i: Any, scale: Any) -> Any:
+    """Return where output i of OpenCV's INTER_AREA lies between inputs: a part of it may cover the next one."""
+    first = int(i * scale)
+    part = (i + 1) - (first + 1) / scale
+    return first + max(part - math.floor(part) if part > 0 else 0.0, 0.0)
+
+
+@inlined
+def _kind_of(kind: Any, height: Any, width: Any, rows: Any, columns: Any) -> Any:
+    """Return how an image of these sides is resized."""
+    if kind != OPENCV_AREA:
+        return kind
+    return AREA if height >= rows and width >= columns else GROWING
 
 
 @kernel
@@ -338,8 +357,9 @@ def _set_taps(kind: Any, length: Any, scale: Any, i: Any, weights: Any) -> Any:
     if kind == NEAREST:
         weights[i, 0] = 1.0
         return min(int(center), length - 1)
-    if scale <= 1.0 or kind == LINEAR:
-        place = min(max(center - 0.5, 0.0), length - 1.0)
+    if scale <= 1.0 or kind in (LINEAR, GROWING):
+        place = _place_growing(i, scale) if kind == GROWING else center - 0.5
+        place = min(max(place, 0.0), length - 1.0)
         start = min(int(place), max(length - 2, 0))
         weights[i, 0] = 1.0 - (place - start)
         weights[i, taps - 1] = 1.0 if taps == 1 else place - start
@@ -551,21 +571,22 @@ def resize_bytes(addresses: Any, shape: Any, boxes: Any, flips: Any, kind: Any, 
         shape: (height, width, channels) of each.
         boxes: int64 [m, 4], top, left, height, width; inside of the image.
         flips: uint8 [m], done to what comes out.
-        kind: LINEAR, ANTIALIAS, AREA or NEAREST.
+        kind: LINEAR, ANTIALIAS, AREA, NEAREST or OPENCV_AREA.
         out: uint8 [m, h, w, channels], C-contiguous; written.
     """
     number, rows, columns, channels = out.shape
     line = shape[1] * channels
     tops, lefts = np.empty(rows, np.int64), np.empty(columns, np.int64)
-    last_height, last_width = -1, -1
+    last_height, last_width, last_kind = -1, -1, -1
     down, across = np.empty((rows, 2), np.int32), np.empty((columns, 2), np.int32)
     for i in range(number):
         top, left, height, width = boxes[i, 0], boxes[i, 1], boxes[i, 2], boxes[i, 3]
-        if height != last_height:
-            down = _taps_of(kind, height, rows, tops)
-        if width != last_width:
-            across = _taps_of(kind, width, columns, lefts)
-        last_height, last_width = height, width
+        this_kind = _kind_of(kind, height, width, rows, columns)
+        if height != last_height or this_kind != last_kind:
+            down = _taps_of(this_kind, height, rows, tops)
+        if width != last_width or this_kind != last_kind:
+            across = _taps_of(this_kind, width, columns, lefts)
+        last_height, last_width, last_kind = height, width, this_kind
         ys, by_row, xs, by_column = tops, down, lefts, across
         if flips[i] & VERTICAL:
             ys, by_row = _turned(tops, down)
@@ -587,17 +608,18 @@ def resize_floats(images: Any, boxes: Any, flips: Any, kind: Any, out: Any) -> N
         images: float32 [m, height, width, channels].
         boxes: int64 [m, 4], top, left, height, width; inside of the image.
         flips: uint8 [m], done to what comes out.
-        kind: LINEAR, ANTIALIAS, AREA or NEAREST.
+        kind: LINEAR, ANTIALIAS, AREA, NEAREST or OPENCV_AREA.
         out: float32 [m, h, w, channels]; written.
     """
     number, rows, columns, channels = out.shape
     tops, lefts = np.empty(rows, np.int64), np.empty(columns, np.int64)
     for i in range(number):
         top, left, height, width = boxes[i, 0], boxes[i, 1], boxes[i, 2], boxes[i, 3]
-        down = np.empty((rows, num_taps(kind, height, rows)))
-        axis_taps(kind, height, rows, tops, down)
-        across = np.empty((columns, num_taps(kind, width, columns)))
-        axis_taps(kind, width, columns, lefts, across)
+        this_kind = _kind_of(kind, height, width, rows, columns)
+        down = np.empty((rows, num_taps(this_kind, height, rows)))
+        axis_taps(this_kind, height, rows, tops, down)
+        across = np.empty((columns, num_taps(this_kind, width, columns)))
+        axis_taps(this_kind, width, columns, lefts, across)
         row = np.empty((width, channels))
         for y in range(rows):
             row[:] = 0.0

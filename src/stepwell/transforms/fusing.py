@@ -269,7 +269,7 @@ def _tables(transforms: list[Transform], layout: ImageLayout) -> npt.NDArray[Any
             values = transform(values, Draws(np.zeros(1, np.uint64)))
         except ValueError:
             return None
-        if values.shape != shape or values.dtype not in (np.uint8, np.float32):
+        if values.shape != shape or values.dtype not in (np.uint8, np.int16, np.float32):
             return None
     if values.ndim < 4:
         return np.ascontiguousarray(values.reshape(1, 256))

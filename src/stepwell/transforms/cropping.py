@@ -500,8 +500,8 @@ class Resize(Resizing):
     Args:
         size: height and width, or one number for both.
         interpolation: "linear"; "area" (the mean of what a pixel covers; linear where an image grows); "nearest", for
-            values of any dtype: labels, masks; "bicubic" and "lanczos" as Pillow, torchvision and timm; "tf_bicubic" and
-            "tf_lanczos3" as TensorFlow with antialias, and so Octo and OpenVLA.
+            values of any dtype: labels, masks; "bicubic" and "lanczos" as in Pillow, torchvision and timm; "tf_bicubic"
+            and "tf_lanczos3" as in TensorFlow with antialias, and so in Octo and OpenVLA.
         antialias: for "linear": whether an image that shrinks is filtered as wide as it shrinks. Without, it is as fast
             as can be, and aliases.
 

@@ -1,4 +1,4 @@
-"""timm's readers of TFDS datasets by their names, without TensorFlow: `docs/timm.md` says how.
+"""timm's readers of TFDS datasets by their names, without TensorFlow: `docs/rlds.md` has a section on them.
 
 ::
 
@@ -126,8 +126,7 @@ class ReaderTfds:
         self._remapped = _remapped(self.class_to_idx, labels) if self.remap_class else {}
         self.num_samples = self._reader.index.num_anchors
         self.dist_rank, self.dist_num_replicas = _rank()
-        self.num_workers = self.global_num_workers = 1
-        self.set_loader_cfg(1)
+        self.num_workers, self.global_num_workers = 1, self.dist_num_replicas
         self._epoch = get_context("spawn").Value("q", 0)
 
     def _open(self, features: list[str]) -> Any:
@@ -143,10 +142,21 @@ class ReaderTfds:
         self._epoch.value = count
 
     def set_loader_cfg(self, num_workers: int | None = None) -> None:
-        """Take the number of workers that a ``DataLoader`` will have, for `__len__`."""
-        if num_workers is not None:
-            self.num_workers = max(1, num_workers)
-            self.global_num_workers = self.dist_num_replicas * self.num_workers
+        """Take the number of workers that a ``DataLoader`` will have; warn of ranks that have more batches."""
+        if num_workers is None:
+            return
+        self.num_workers = max(1, num_workers)
+        self.global_num_workers = self.dist_num_replicas * self.num_workers
+        start, stop = self._run()
+        count = len(self._sizes(stop - start, self.num_workers))
+        if not self.is_training and count < self._most_batches():
+            warnings.warn(
+                f"rank {self.dist_rank} evaluates {count} batches, and others one more: {self.num_samples} samples "
+                f"over {self.dist_num_replicas} ranks in batches of {self.batch_size}. A loop that waits for all ranks "
+                "in each batch does not end: use another batch size, or two workers and more.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def __len__(self) -> int:
         """Return how many samples this rank is served in an epoch, by all of its workers."""
@@ -216,22 +226,17 @@ class ReaderTfds:
 
     def _sizes(self, num_samples: int, num_workers: int) -> list[int]:
         """Return the sizes of a rank's batches: full ones, but for the end, and as many as the other ranks have."""
-        size, passes = self.batch_size, max(1, self.repeats)
+        size = self.batch_size
         sizes = [min(size, num_samples - start) for start in range(0, num_samples, size)]
-        most = -(-self.num_samples // self.dist_num_replicas) * passes
-        missing = -(-most // size) - len(sizes)
-        if missing and num_workers > 1 and sizes and sizes[-1] > 1:
+        if len(sizes) < self._most_batches() and num_workers > 1 and sizes and sizes[-1] > 1:
             # two workers end with less than a full batch each
             return [*sizes[:-1], sizes[-1] - 1, 1]
-        if missing:
-            warnings.warn(
-                f"rank {self.dist_rank} evaluates {len(sizes)} batches, and others one more: {self.num_samples} "
-                f"samples over {self.dist_num_replicas} ranks in batches of {size}. A loop that waits for all ranks in "
-                "each batch does not end: use another batch size, or two workers and more.",
-                RuntimeWarning,
-                stacklevel=4,
-            )
         return sizes
+
+    def _most_batches(self) -> int:
+        """How many batches the rank with the most samples has in evaluation."""
+        most = -(-self.num_samples // self.dist_num_replicas) * max(1, self.repeats)
+        return -(-most // self.batch_size)
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Return what the examples are called, in the order of the files: by ``file_name``, ``filename`` or ``id``.

@@ -23,8 +23,8 @@ LAYERS = (
     ("recorders", "sb3", "torchrl", "service"),
     ("reverb",),
     ("formats",),
-    ("lerobot", "beton", "webdataset", "tfds", "readers", "bags"),
-    ("ffcv",),
+    ("lerobot", "beton", "webdataset", "tfds", "readers", "bags", "octo"),
+    ("ffcv", "timm"),
     ("ray",),
     ("cli",),
 )

@@ -1,6 +1,7 @@
 """Crops and resizing as decoders: the same as transforms of whole images, with less decoded."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -347,6 +348,7 @@ def test_a_decoder_of_images_of_any_size_has_one_draw_a_window():
         RandomCrop(30, per_step=True).output(Image((None, None, 3)))
 
 
+FILTERS = ["bicubic", "lanczos", "tf_bicubic", "tf_lanczos3"]
 SIZES = [((24, 40), (24, 40)), ((24, 40), (11, 13)), ((24, 40), (60, 50)), ((24, 40), (12, 80)), ((31, 17), (62, 5))]
 
 
@@ -408,7 +410,10 @@ def test_nearest_takes_labels_of_any_dtype_as_it_takes_bytes(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("how", [{"antialias": False}, {}, {"interpolation": "area"}, {"interpolation": "nearest"}])
+@pytest.mark.parametrize(
+    "how",
+    [{"antialias": False}, {}, *({"interpolation": name} for name in ("area", "nearest", "tf_bicubic", "tf_lanczos3"))],
+)
 @pytest.mark.parametrize(("old", "new"), SIZES[1:4])
 def test_other_dtypes_are_resized_as_bytes_are(dtype, how, old, new):
     values = smooth(2, *old, 3)
@@ -419,12 +424,65 @@ def test_other_dtypes_are_resized_as_bytes_are(dtype, how, old, new):
     assert levels_apart(result, as_bytes) <= {np.uint16: 1.0, np.float16: 0.8}.get(dtype, 0.7)
 
 
-@pytest.mark.parametrize("interpolation", ["linear", "area", "nearest"])
+@pytest.mark.parametrize("interpolation", ["linear", "area", "nearest", *FILTERS])
 @pytest.mark.parametrize("value", [0, 1, 137, 255])
 def test_a_plain_image_stays_plain(interpolation, value):
     plain = np.full((1, 37, 41, 3), value, np.uint8)
     for size in (5, 37, 90):
         assert (Resize(size, interpolation)(plain, draws(1)) == value).all()
+
+
+@pytest.mark.parametrize("interpolation", FILTERS)
+def test_a_filter_makes_of_one_pixel_what_it_is(interpolation):
+    image = np.array([[[[10, 20, 30]]]], np.uint8)
+    assert (Resize((3, 5), interpolation)(image, draws(1)) == [10, 20, 30]).all()
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "lanczos"])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize(("old", "new"), [*SIZES, ((3, 90), (24, 24)), ((1, 7), (9, 30))])
+@pytest.mark.parametrize("edges", [False, True])
+def test_filters_are_pillows_to_the_bit(interpolation, channels, old, new, edges):
+    pillow = pytest.importorskip("PIL.Image")
+    noise = np.random.default_rng(0).integers(0, 256, (3, *old, channels), dtype=np.uint8)
+    noise = noise // 128 * 255 if edges else noise
+    how = getattr(pillow.Resampling, interpolation.upper())
+    result = Resize(new, interpolation)(noise.copy(), draws(3))
+    for image, resized in zip(noise, result, strict=True):
+        for channel in range(channels):
+            plane = pillow.fromarray(image[..., channel])
+            # columns first: Pillow 13 takes the rows first of some sizes
+            expected = plane.resize((new[1], old[0]), how).resize(new[::-1], how)
+            np.testing.assert_array_equal(resized[..., channel], np.asarray(expected))
+
+
+@pytest.mark.parametrize("interpolation", ["tf_bicubic", "tf_lanczos3"])
+@pytest.mark.parametrize("number", range(5))
+def test_filters_are_tensorflows_within_a_level(interpolation, number):
+    stored = np.load(Path(__file__).parents[1] / "golden" / "tf_resize.npz")
+    image, expected = stored[f"image_{number}"], stored[f"{interpolation}_{number}"]
+    result = Resize(expected.shape[:2], interpolation)(image[None].copy(), draws(1))[0]
+    assert levels_apart(result, expected) <= 1
+    assert (result != expected).mean() < 0.001
+
+
+@pytest.mark.parametrize("interpolation", FILTERS)
+def test_filters_of_crops_flips_and_decoders_are_those_of_the_parts(interpolation):
+    pytest.importorskip("imagecodecs")
+    noise = np.random.default_rng(0).integers(0, 256, (4, 30, 26, 3), dtype=np.uint8)
+    crop = RandomResizedCrop((14, 33), interpolation)
+    boxes = crop.boxes(30, 26, draws(4), 1)[:, 0]
+    for image, (top, left, height, width), result in zip(noise, boxes, crop(noise.copy(), draws(4)), strict=True):
+        part = np.ascontiguousarray(image[None, top : top + height, left : left + width])
+        np.testing.assert_array_equal(Resize((14, 33), interpolation)(part, draws(1))[0], result)
+    resized = crop.cut(noise, boxes, np.full(4, 3, np.uint8))
+    np.testing.assert_array_equal(resized, crop(noise.copy(), draws(4))[:, ::-1, ::-1])
+    feature = Image((30, 26, 3), codec="png")
+    blobs = [make_codec(feature).encode(image) for image in noise]
+    decoder = Resize((12, 40), interpolation)
+    np.testing.assert_array_equal(decoded(decoder, feature, blobs), decoder(noise.copy(), draws(4)))
+    with pytest.raises(WindowError, match="antialias=False"):
+        Resize(8, interpolation, antialias=False)
 
 
 def test_images_of_one_pixel_are_resized():

@@ -507,6 +507,28 @@ def test_windows_at_hindsight_places_stay_behind_the_anchor_and_within_its_episo
     assert_same(past_cache.read(positions, draws=draws_of(positions)), batch)
 
 
+@pytest.mark.parametrize(("least", "most"), [(0, None), (0, 0), (0, 3), (2, 4), (5, None), (40, 50)])
+def test_windows_are_put_so_many_steps_after_the_anchor(view_of_rows: View, least: int, most: int | None) -> None:
+    fields = {
+        "there": Field("step_index", at=(least, most)),
+        "here": Field("step_index"),
+        "raw": Field("raw", at=(least, most)),
+    }
+    reader = WindowReader(view_of_rows.select([2, 4, 5]), fields)
+    positions = np.tile(np.arange(reader.index.num_anchors), 40)
+    batch = reader.read(positions, draws=draws_of(np.arange(len(positions))))
+    _, _, _, lo, hi_step, _ = reader.index.places(positions)
+    first = np.minimum(batch["here"] + least, hi_step - 1 - lo)
+    last = hi_step - 1 - lo if most is None else np.minimum(batch["here"] + most, hi_step - 1 - lo)
+    for here in np.unique(positions):
+        own = positions == here
+        # of few places all are drawn
+        wanted = np.arange(first[own][0], last[own][0] + 1)
+        found = np.unique(batch["there"][own])
+        assert np.isin(found, wanted).all() and (len(wanted) > 6 or len(found) == len(wanted))
+    np.testing.assert_array_equal(batch["raw"][:, 0] % 100, batch["there"])
+
+
 def test_a_row_that_cannot_be_decoded_is_named_by_whoever_holds_it(tmp_path: Any) -> None:
     store = tiny_store(tmp_path / "bad.well", (4, 6), schema={"x": Array(2, "int32", codec="failing", at=103)})
     reader = WindowReader(View(store), {"x": [0, 1]})
@@ -547,6 +569,9 @@ def test_reading_past_the_cache_says_when_a_file_is_too_short(tmp_path: Any) -> 
 def test_fields_refuse_what_cannot_be(view_of_rows: View) -> None:
     with pytest.raises(WindowError, match="is not one of anchor, future"):
         Field("raw", at="past")  # type: ignore[arg-type]
+    for at in [(1,), (2, 1), (-1, None), (0, 1.5), (True, 2)]:
+        with pytest.raises(WindowError, match="steps after the anchor"):
+            Field("raw", at=at)  # type: ignore[arg-type]
     with pytest.raises(WindowError, match="only windows at the anchor"):
         Field("raw", at="future", pad="drop")
     with pytest.raises(WindowError, match=r"no stepwell\.codecs\.Decoder"):

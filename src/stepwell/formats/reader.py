@@ -134,8 +134,8 @@ class Reader(ABC):
         """Return the number of episodes."""
 
     @abstractmethod
-    def __getitem__(self, index: int) -> EpisodeData:
-        """Return an episode."""
+    def __getitem__(self, index: int) -> EpisodeData | None:
+        """Return an episode; None: it is left out."""
 
     @property
     def in_place_schema(self) -> Schema:
@@ -172,7 +172,7 @@ class Reader(ABC):
 
     def episodes(self) -> Iterator[EpisodeData]:
         """Yield all episodes."""
-        return (self[index] for index in range(len(self)))
+        return (episode for index in range(len(self)) if (episode := self[index]) is not None)
 
     @property
     def identity(self) -> str:

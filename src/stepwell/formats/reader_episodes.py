@@ -84,15 +84,17 @@ class ReaderEpisodes:
     def __len__(self) -> int:
         return len(self._chosen)
 
-    def __iter__(self) -> Iterator[EpisodeData]:
+    def __iter__(self) -> Iterator[EpisodeData | None]:
         return (self[index] for index in range(len(self)))
 
-    def __getitem__(self, index: int) -> EpisodeData:
+    def __getitem__(self, index: int) -> EpisodeData | None:
         episode, label = int(self._chosen[index]), self.label(index)
         try:
             found = self._reader[episode]
         except (OSError, ValueError, LookupError, ArithmeticError) as error:
             raise FormatError(f"{label} cannot be read: {error}") from error
+        if found is None:
+            return None
         columns = {name: self._column(name, values, label) for name, values in flatten(found.columns)}
         return EpisodeData(columns, found.terminated, found.truncated, found.metadata)
 

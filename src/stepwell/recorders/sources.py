@@ -131,6 +131,8 @@ class SourceItems:
 
     def num_bytes(self, item: Any) -> int:
         """Return about how many bytes an item has."""
+        if item is None:
+            return 1
         if self.are_samples:
             return num_column_bytes(self._sample(item))
         return num_column_bytes(item.columns if isinstance(item, EpisodeData) else _mapping(item))

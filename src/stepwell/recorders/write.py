@@ -415,6 +415,8 @@ class _Job:
         with create(place, recoding.before) as rows:
             self._write_rows(rows, chunk, counters)
             rows.refresh()
+            if not len(rows):
+                return
             try:
                 replace(recoding, source=place).write_segment(_whole(rows, chunk), advance)
             except (DecodeError, EncodeError) as error:
@@ -436,7 +438,8 @@ class _Job:
     def _write_one(self, writer: Writer, chunk: Chunk, index: int) -> tuple[int, int, int]:
         """Write one item; returns numbers of items, steps and bytes."""
         item = _read_item(self.source, index) if chunk.carried is None else chunk.carried[index - chunk.start]
-        return 1, *self.items.write(writer, item)
+        # an episode that the source leaves out
+        return (1, 0, 0) if item is None else (1, *self.items.write(writer, item))
 
     def _write_many(self, writer: Writer, chunk: Chunk, index: int) -> tuple[tuple[int, int, int] | None, bool]:
         """Write several items at once; returns the numbers, or None, and whether to try this for the next ones."""

@@ -75,7 +75,7 @@ class TfdsReader(Reader):
         steps: name of the sequence whose items are steps; default: the Dataset there is, if any. A Video may be one.
         as_bytes: names of strings that are no text.
         transform: what makes another episode of each: a function of `EpisodeData` that workers can import, or its
-            name, ``"module:function"``.
+            name, ``"module:function"``. An episode for which it returns None is left out.
         images: ``"alike"`` (default): images of a feature are files of one format, or of those that some of them have;
             ``"any"``: each may be JPEG, PNG or WebP.
         verify: whether records are compared with their CRCs as they are read.
@@ -106,7 +106,7 @@ class TfdsReader(Reader):
         rename: Mapping[str, str] | str | None = None,
         steps: str | None = None,
         as_bytes: Collection[str] | str = (),
-        transform: Callable[[EpisodeData], EpisodeData] | str | None = None,
+        transform: Callable[[EpisodeData], EpisodeData | None] | str | None = None,
         images: Images = "alike",
         verify: bool | str = True,
     ) -> None:
@@ -171,7 +171,15 @@ class TfdsReader(Reader):
     @cached_property
     def _schema(self) -> Schema:
         plain = Schema({column.name: column.feature for column in self._columns if column.feature is not None})
-        return plain if self._transform is None or not len(self) else transformed_schema(self[0], plain)
+        return plain if self._transform is None or not len(self) else transformed_schema(self._first, plain)
+
+    @cached_property
+    def _first(self) -> EpisodeData:
+        """The first episode that a transform does not leave out."""
+        found = next(self.episodes(), None)
+        if found is None:
+            raise FormatError(f"{self.source}: transform= leaves all {len(self)} episodes out. None is left to read.")
+        return found
 
     @cached_property
     def _columns(self) -> list[Column]:
@@ -199,7 +207,7 @@ class TfdsReader(Reader):
         paths = self._selection.paths
         schema = Schema({column.name: column.feature for column in self._columns if column.feature is not None})
         if self._transform is not None and len(self):
-            left = {name for name, values in self[0].columns.items() if isinstance(values, FileSpans | HeldSpans)}
+            left = {name for name, values in self._first.columns.items() if isinstance(values, FileSpans | HeldSpans)}
             schema = self.schema
         # of no records nothing is left anywhere
         return Schema({name: span_feature(f, paths) if name in left and paths else f for name, f in schema.items()})
@@ -216,7 +224,7 @@ class TfdsReader(Reader):
     def __len__(self) -> int:
         return len(self._selection)
 
-    def __getitem__(self, index: int) -> EpisodeData:
+    def __getitem__(self, index: int) -> EpisodeData | None:
         steps, place, _ = self._steps_at(index, 1)
         start, stop = steps.edges[place : place + 2].tolist()
         shard = int(self._selection.shard[index])
@@ -279,7 +287,8 @@ class TfdsReader(Reader):
         return f"record {self._selection.record[index]} of {self._shards.called(int(self._selection.shard[index]))}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held": None}
+        # what a function made of an episode may be large
+        return {**{name: value for name, value in self.__dict__.items() if name != "_first"}, "_held": None}
 
     def _steps_at(self, index: int, most: int) -> tuple[Steps, int, int]:
         """Return decoded records, which of them is the one at a position, and how many positions follow with it.

@@ -338,7 +338,7 @@ def _blobs(rows: Sequence[bytes]) -> Blobs:
     return Blobs(np.frombuffer(b"".join(rows), np.uint8), np.array(list(map(len, rows)), np.int64))
 
 
-Transform = Callable[[EpisodeData], EpisodeData]
+Transform = Callable[[EpisodeData], EpisodeData | None]
 
 
 def transform_of(given: Transform | str | None) -> Transform | None:

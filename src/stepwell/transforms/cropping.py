@@ -45,7 +45,9 @@ __all__ = [
     "resize",
 ]
 
-Interpolation = Literal["linear", "area", "nearest"]
+Interpolation = Literal["linear", "area", "nearest", "bicubic", "lanczos", "tf_bicubic", "tf_lanczos3"]
+# the filters with negative lobes: always antialiased
+FILTERS = ("bicubic", "lanczos", "tf_bicubic", "tf_lanczos3")
 RESIZABLE = ("uint8", "uint16", "float16", "float32", "float64")
 Color = float | Sequence[float]
 # top, left, height and width
@@ -74,6 +76,11 @@ class Cut(ImageTransform):
     def kind(self) -> int:
         """How the kernel resizes."""
         return 0
+
+    @property
+    def rounds_between(self) -> bool:
+        """Whether a filter with negative weights makes bytes of columns before rows, as Pillow does."""
+        return True
 
     @property
     def copies_pixels(self) -> bool:
@@ -132,7 +139,7 @@ class Cut(ImageTransform):
         """Return the boxes of images [m, height, width, channels], flipped where ``flips`` (uint8 [m]) says so."""
         sides = self.sides(*images.shape[1:3])
         if self.resampling:
-            return resize(images, boxes, flips, sides, self.kind)
+            return resize(images, boxes, flips, sides, self.kind, rounds_between=self.rounds_between)
         return cut(images, boxes, flips, sides, self.border)
 
 
@@ -185,7 +192,10 @@ class CutDecoder(Cut, Decoder):
         part = pixels[top : top + height, left : left + width]
         whole = np.array([[0, 0, height, width]])
         image = part.reshape(1, *part.shape[:2], -1)
-        out[...] = resize(image, whole, NO_FLIP, (out.shape[0], out.shape[1]), self.kind).reshape(out.shape)
+        sides = out.shape[0], out.shape[1]
+        out[...] = resize(image, whole, NO_FLIP, sides, self.kind, rounds_between=self.rounds_between).reshape(
+            out.shape
+        )
 
 
 NO_FLIP = np.zeros(1, np.uint8)
@@ -240,28 +250,44 @@ def resize(
     flips: npt.NDArray[np.uint8],
     sides: tuple[int, int],
     kind: int,
+    *,
+    rounds_between: bool = True,
 ) -> npt.NDArray[Any]:
     """Return boxes of images in another size."""
-    from stepwell.transforms.cropping_kernels import NEAREST, image_addresses, resize_bytes, resize_floats
+    from stepwell.transforms.cropping_kernels import (
+        CUBIC,
+        LANCZOS,
+        NEAREST,
+        image_addresses,
+        resize_bytes,
+        resize_floats,
+        resize_signed,
+    )
 
     if kind == NEAREST and images.dtype != np.uint8:
         pixels = np.ascontiguousarray(images).view(np.uint8)
         return resize(pixels, boxes, flips, sides, kind).view(images.dtype)
     number, height, width, channels = images.shape
-    out = np.empty((number, *sides, channels), images.dtype if images.dtype == np.uint8 else np.float32)
-    if images.dtype != np.uint8:
-        resize_floats(np.ascontiguousarray(images, np.float32), boxes, flips, kind, out)
-        return _as_dtype(out, images.dtype)
+    is_signed = kind in (CUBIC, LANCZOS)
+    if images.dtype != np.uint8 or (is_signed and not rounds_between):
+        floats = np.empty((number, *sides, channels), np.float32)
+        resize_floats(np.ascontiguousarray(images, np.float32), boxes, flips, kind, floats)
+        return _as_dtype(floats, images.dtype)
+    out = np.empty((number, *sides, channels), np.uint8)
     line, row = images.strides[1], images.strides[2:]
     if row != (channels, 1) or line % channels or (number > 1 and images.strides[0] < 0):
         images = np.ascontiguousarray(images)
         line = width * channels
-    resize_bytes(image_addresses(images), (height, line // channels, channels), boxes, flips, kind, out)
+    resize_by = resize_signed if is_signed else resize_bytes
+    resize_by(image_addresses(images), (height, line // channels, channels), boxes, flips, kind, out)
     return out
 
 
 def _as_dtype(values: npt.NDArray[np.float32], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    return (np.rint(values) if dtype.kind == "u" else values).astype(dtype, copy=False)
+    if dtype.kind == "u":
+        # filters with negative weights leave the range
+        values = np.clip(np.rint(values), 0, np.iinfo(dtype).max)
+    return values.astype(dtype, copy=False)
 
 
 @dataclass(frozen=True)
@@ -437,14 +463,25 @@ class Resizing(CutDecoder):
         object.__setattr__(self, "size", sides_of(self.size))
         if self.interpolation not in get_args(Interpolation):
             raise WindowError(f"interpolation {self.interpolation!r}. Allowed: {', '.join(get_args(Interpolation))}.")
+        if self.interpolation in FILTERS and not self.antialias:
+            raise WindowError(
+                f"interpolation {self.interpolation!r} with antialias=False. Leave antialias out: what Pillow and "
+                "TensorFlow resize so is always filtered as wide as it shrinks."
+            )
 
     @property
     def kind(self) -> int:
         """How the kernel resizes; see `Cut.kind`."""
-        from stepwell.transforms.cropping_kernels import ANTIALIAS, AREA, LINEAR, NEAREST
+        from stepwell.transforms.cropping_kernels import ANTIALIAS, AREA, CUBIC, LANCZOS, LINEAR, NEAREST
 
         linear = ANTIALIAS if self.antialias else LINEAR
-        return {"linear": linear, "area": AREA, "nearest": NEAREST}[self.interpolation]
+        filters = {"bicubic": CUBIC, "lanczos": LANCZOS, "tf_bicubic": CUBIC, "tf_lanczos3": LANCZOS}
+        return {"linear": linear, "area": AREA, "nearest": NEAREST, **filters}[self.interpolation]
+
+    @property
+    def rounds_between(self) -> bool:
+        """Whether bytes are made between the two passes; see `Cut.rounds_between`."""
+        return not self.interpolation.startswith("tf_")
 
     @property
     def copies_pixels(self) -> bool:
@@ -463,7 +500,8 @@ class Resize(Resizing):
     Args:
         size: height and width, or one number for both.
         interpolation: "linear"; "area" (the mean of what a pixel covers; linear where an image grows); "nearest", for
-            values of any dtype: labels, masks.
+            values of any dtype: labels, masks; "bicubic" and "lanczos" as in Pillow, torchvision and timm; "tf_bicubic"
+            and "tf_lanczos3" as in TensorFlow with antialias, and so in Octo and OpenVLA.
         antialias: for "linear": whether an image that shrinks is filtered as wide as it shrinks. Without, it is as fast
             as can be, and aliases.
 
@@ -477,7 +515,10 @@ class Resize(Resizing):
 
     Source:
         "linear" without antialias is OpenCV's INTER_LINEAR, "area" its INTER_AREA, "linear" with antialias that of
-        torch and Pillow; bytes within one level.
+        torch and Pillow; bytes within one level. "bicubic" and "lanczos" of bytes are Pillow's to the bit: columns
+        first, as Pillow up to 12 does always, and 13 mostly. TensorFlow has the same two filters, but rounds and clips
+        once, where Pillow does so after columns and after rows: at hard edges the two differ by up to 40 levels, so
+        each has its name here; bytes within one level of TensorFlow's.
     """
 
     @property

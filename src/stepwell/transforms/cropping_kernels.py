@@ -25,7 +25,9 @@ Notes:
 
 Source:
     Linear and area are those of OpenCV (half-pixel centres); antialiased linear is a triangle as wide as the scale, as
-    in Pillow and in torch.
+    in Pillow and in torch. Cubic: R. Keys, Cubic convolution interpolation for digital image processing, 1981, with
+    a = -0.5; Lanczos: a sinc in the window of one of three lobes. Both as wide as the scale, as in Pillow and
+    TensorFlow.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ from stepwell.kernels.memory import memcpy, memset
 __all__ = [
     "ANTIALIAS",
     "AREA",
+    "CUBIC",
     "HORIZONTAL",
+    "LANCZOS",
     "LINEAR",
     "NEAREST",
     "OPENCV_AREA",
@@ -56,12 +60,15 @@ __all__ = [
     "image_addresses",
     "resize_bytes",
     "resize_floats",
+    "resize_signed",
 ]
 
 HORIZONTAL, VERTICAL = 1, 2
 """Bits of a flip: left and right exchanged, top and bottom exchanged."""
 
 LINEAR, ANTIALIAS, AREA, NEAREST = 0, 1, 2, 3
+CUBIC, LANCZOS = 4, 5
+"""Filters with negative weights: of bytes `resize_signed` takes them, `resize_bytes` does not."""
 OPENCV_AREA, GROWING = 10, 11
 """OpenCV's INTER_AREA: AREA where no side grows, else GROWING, along both."""
 WEIGHT_BITS = 14
@@ -70,6 +77,8 @@ ONE = 1 << WEIGHT_BITS
 ROW_BITS = 8
 ROW_SHIFT = WEIGHT_BITS - ROW_BITS
 OUT_SHIFT = WEIGHT_BITS + ROW_BITS
+# of weights that may be negative: their sums over bytes stay within 32 bits
+SIGNED_BITS = 22
 
 
 def image_addresses(images: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -323,12 +332,33 @@ def crop_tables(  # noqa: PLR0917
                         flat[start + at] = table[np.uintp(row[at + np.uintp(c)])]
 
 
+@inlined
+def _reach(kind: Any) -> Any:
+    """Return how many inputs an output of a filter takes in to either side, at scale 1."""
+    return 2.0 if kind == CUBIC else 3.0
+
+
+@kernel
+def _filter_weight(kind: Any, distance: Any) -> Any:
+    x = abs(distance)
+    if kind == CUBIC:
+        if x < 1.0:
+            return (1.5 * x - 2.5) * x * x + 1.0
+        return ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0 if x < 2.0 else 0.0
+    if x == 0.0:
+        return 1.0
+    angle = math.pi * x
+    return 3.0 * math.sin(angle) * math.sin(angle / 3.0) / (angle * angle) if x < 3.0 else 0.0
+
+
 @kernel
 def num_taps(kind: Any, length: Any, number: Any) -> Any:
     """Return how many inputs an output of an axis takes in at most."""
     scale = length / number
     if kind == NEAREST:
         return 1
+    if kind in (CUBIC, LANCZOS):
+        return min(2 * math.ceil(_reach(kind) * max(scale, 1.0)) + 1, length)
     if scale <= 1.0 or kind in (LINEAR, GROWING):
         return min(2, length)
     return min(math.ceil(scale) + 1 if kind == AREA else 2 * math.ceil(scale) + 1, length)
@@ -357,6 +387,13 @@ def _set_taps(kind: Any, length: Any, scale: Any, i: Any, weights: Any) -> Any:
     if kind == NEAREST:
         weights[i, 0] = 1.0
         return min(int(center), length - 1)
+    if kind in (CUBIC, LANCZOS):
+        width = max(scale, 1.0)
+        start = max(int(center - _reach(kind) * width + 0.5), 0)
+        stop = min(int(center + _reach(kind) * width + 0.5), length)
+        for k in range(stop - start):
+            weights[i, k] = _filter_weight(kind, (start + k + 0.5 - center) / width)
+        return start
     if scale <= 1.0 or kind in (LINEAR, GROWING):
         place = _place_growing(i, scale) if kind == GROWING else center - 0.5
         place = min(max(place, 0.0), length - 1.0)
@@ -381,7 +418,7 @@ def axis_taps(kind: Any, length: Any, number: Any, starts: Any, weights: Any) ->
     """Describe an axis of ``length`` inputs and ``number`` outputs.
 
     Args:
-        kind: LINEAR, ANTIALIAS, AREA or NEAREST.
+        kind: LINEAR, ANTIALIAS, AREA, NEAREST, CUBIC or LANCZOS.
         length: at least 1.
         number: at least 1.
         starts: int64 [number], written.
@@ -608,7 +645,7 @@ def resize_floats(images: Any, boxes: Any, flips: Any, kind: Any, out: Any) -> N
         images: float32 [m, height, width, channels].
         boxes: int64 [m, 4], top, left, height, width; inside of the image.
         flips: uint8 [m], done to what comes out.
-        kind: LINEAR, ANTIALIAS, AREA, NEAREST or OPENCV_AREA.
+        kind: LINEAR, ANTIALIAS, AREA, NEAREST, CUBIC, LANCZOS or OPENCV_AREA.
         out: float32 [m, h, w, channels]; written.
     """
     number, rows, columns, channels = out.shape
@@ -633,3 +670,87 @@ def resize_floats(images: Any, boxes: Any, flips: Any, kind: Any, out: Any) -> N
                     for k in range(across.shape[1]):
                         total += row[lefts[x] + k, c] * across[x, k]
                     out[i, to_y, to_x, c] = total
+
+
+@kernel
+def _signed_taps(kind: Any, length: Any, number: Any, starts: Any) -> Any:
+    """Set the starts of an axis; return its weights as whole numbers, int32 [number, taps], as Pillow rounds them."""
+    taps = num_taps(kind, length, number)
+    exact, weights = np.empty((number, taps)), np.empty((number, taps), np.int32)
+    axis_taps(kind, length, number, starts, exact)
+    for i in range(number):
+        for k in range(taps):
+            weights[i, k] = math.floor(exact[i, k] * (1 << SIGNED_BITS) + 0.5)
+    return weights
+
+
+@inlined
+def _clipped(total: Any) -> Any:
+    return np.uint8(min(max(total >> np.int32(SIGNED_BITS), np.int32(0)), np.int32(255)))
+
+
+@kernel
+def _across_signed(  # noqa: PLR0917
+    first: Any, line: Any, rows: Any, channels: Any, starts: Any, weights: Any, out: Any
+) -> None:
+    """Make rows of bytes, one after the other in ``out``, of rows of pixels, ``line`` apart from an address on."""
+    half, step = np.int32(1 << (SIGNED_BITS - 1)), np.uintp(channels)
+    size = starts.size * channels
+    for y in range(rows):
+        source = bytes_at(first + y * line, line)
+        for x in range(np.uintp(starts.size)):
+            place, to = np.uintp(starts[x]) * step, np.uintp(y * size) + x * step
+            for c in range(step):
+                total = half
+                for k in range(np.uintp(weights.shape[1])):
+                    total = np.int32(total + np.int32(np.int32(source[place + k * step + c]) * weights[x, k]))
+                out[to + c] = _clipped(total)
+
+
+@kernel
+def _down_signed(rows: Any, size: Any, starts: Any, weights: Any, out: Any) -> None:
+    """Make rows of ``size`` bytes, one after the other at address ``out``, of such rows."""
+    sums = np.empty(size, np.int32)
+    for y in range(starts.size):
+        for x in range(np.uintp(size)):
+            sums[x] = np.int32(1 << (SIGNED_BITS - 1))
+        for k in range(weights.shape[1]):
+            weight = weights[y, k]
+            if weight:
+                at = np.uintp((starts[y] + k) * size)
+                for x in range(np.uintp(size)):
+                    sums[x] = np.int32(sums[x] + np.int32(np.int32(rows[at + x]) * weight))
+        target = bytes_at(out + y * size, size)
+        for x in range(np.uintp(size)):
+            target[x] = _clipped(sums[x])
+
+
+@kernel
+def resize_signed(addresses: Any, shape: Any, boxes: Any, flips: Any, kind: Any, out: Any) -> None:  # noqa: PLR0917
+    """Cut boxes out of uint8 images, and resize them by a filter with negative weights.
+
+    As in Pillow: columns first, to bytes, and then rows; weights of 22 bits.
+
+    Args:
+        addresses: as of `resize_bytes`, and so the others.
+        shape: (height, width, channels) of each.
+        boxes: int64 [m, 4], inside of the image.
+        flips: uint8 [m], done to what comes out.
+        kind: CUBIC or LANCZOS.
+        out: uint8 [m, h, w, channels], C-contiguous; written.
+    """
+    number, rows, columns, channels = out.shape
+    line, size = shape[1] * channels, columns * channels
+    tops, lefts = np.empty(rows, np.int64), np.empty(columns, np.int64)
+    for i in range(number):
+        top, left, height, width = boxes[i, 0], boxes[i, 1], boxes[i, 2], boxes[i, 3]
+        ys, by_row = tops, _signed_taps(kind, height, rows, tops)
+        xs, by_column = lefts, _signed_taps(kind, width, columns, lefts)
+        if flips[i] & VERTICAL:
+            ys, by_row = _turned(ys, by_row)
+        if flips[i] & HORIZONTAL:
+            xs, by_column = _turned(xs, by_column)
+        first = addresses[i] + top * line + left * channels
+        between = np.empty(height * size, np.uint8)
+        _across_signed(first, line, height, channels, xs, by_column, between)
+        _down_signed(between, size, ys, by_row, out.ctypes.data + i * rows * size)

@@ -16,7 +16,7 @@ from stepwell.kernels.draws import Draws
 from stepwell.kernels.places import EPISODE, HI_STEP, LO, PLACE_ROWS, ROW, SEGMENT
 from stepwell.store.layout import step_id
 from stepwell.windows.chains import ViewPieces, cells_of, outer
-from stepwell.windows.fields import ResolvedField
+from stepwell.windows.fields import At, ResolvedField
 from stepwell.windows.views import View
 
 if TYPE_CHECKING:
@@ -48,13 +48,17 @@ def _clamp_kernel() -> Any:
     return clamp_windows
 
 
-def moved_places(at: str, is_final: bool, places: Int64s, draws: Draws) -> Int64s:
+def moved_places(at: At, is_final: bool, places: Int64s, draws: Draws) -> Int64s:
     """Return the places at which windows are put instead of the anchors, see ``Field(at=...)``."""
     row, (lo, hi_step, hi_final) = places[ROW], places[-3:]
     last = (hi_final if is_final else hi_step) - 1
     moved = places.copy()
     if at == "future":
-        moved[ROW] = draws.integers(np.minimum(row + 1, last), last + 1)
+        at = (1, None)
+    if isinstance(at, tuple):
+        least, most = at
+        furthest = last if most is None else np.minimum(row + most, last)
+        moved[ROW] = draws.integers(np.minimum(row + least, last), furthest + 1)
     else:
         moved[ROW] = last if at == "final" else draws.integers(lo, last + 1)
     return moved

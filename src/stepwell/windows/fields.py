@@ -34,6 +34,7 @@ from stepwell.schema import Feature, Schema
 
 __all__ = [
     "VIRTUAL_DTYPES",
+    "At",
     "Field",
     "FieldSource",
     "ResolvedField",
@@ -45,7 +46,7 @@ __all__ = [
 ]
 
 Pad = Literal["edge", "zero", "drop"]
-At = Literal["anchor", "future", "final", "episode"]
+At = Literal["anchor", "future", "final", "episode"] | tuple[int, int | None]
 Combine = Literal["stack", "concat"]
 PADS = ("edge", "zero", "drop")
 PLACES = ("anchor", "future", "final", "episode")
@@ -77,7 +78,8 @@ class Field:
             Less may be decoded for it.
         at: where the window is placed: at the "anchor" (default), at a row drawn from the rows after it ("future"; the
             last one is its own), at the episode's last row ("final"), or at any row drawn from the "episode":
-            candidates for hindsight goals. All fields of a batch with the same ``at`` are placed alike.
+            candidates for hindsight goals. (least, most) draws from the rows that lie so many steps after the anchor
+            and in the episode; most None: to its last row. All fields of a batch with the same ``at`` are placed alike.
         tolerance_seconds: how far ``seconds`` may lie from a step.
 
     Raises:
@@ -134,8 +136,10 @@ class Field:
             raise WindowError(f"transform {self.transform!r} holds what cannot be called.")
         if self.decoder is not None and not isinstance(self.decoder, Decoder):
             raise WindowError(f"decoder {self.decoder!r} is no stepwell.codecs.Decoder. Give an instance of one.")
-        if self.at not in PLACES:
-            raise WindowError(f"at={self.at!r} is not one of {', '.join(PLACES)}.")
+        if self.at not in PLACES and not _is_distance(self.at):
+            raise WindowError(
+                f"at={self.at!r} is not one of {', '.join(PLACES)}, nor (least, most) steps after the anchor."
+            )
         if self.at != "anchor" and self.pad == "drop":
             raise WindowError(
                 f"at={self.at!r} with pad='drop': only windows at the anchor can decide what an anchor is."
@@ -242,6 +246,15 @@ def _as_field(key: str, value: Any) -> Field:
         return Field(value) if isinstance(value, str) else Field(key, value)
     except WindowError as error:
         raise WindowError(f"field {key!r}: {error}") from error
+
+
+def _is_distance(at: Any) -> bool:
+    """Return whether it is (least, most) steps, most None where nothing bounds them."""
+    if not (isinstance(at, tuple) and len(at) == 2):
+        return False
+    least, most = at[0], at[0] if at[1] is None else at[1]
+    are_whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in (least, most))
+    return are_whole and 0 <= least <= most < MAX_OFFSET
 
 
 def _as_step(value: Any) -> int:

@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import Decoder, SequentialCodec, make_codec
 from stepwell.errors import CorruptSegmentError, LoaderError
-from stepwell.windows.fields import FieldSource, ResolvedField
+from stepwell.windows.fields import At, FieldSource, ResolvedField
 from stepwell.windows.views import Part
 
 __all__ = [
@@ -305,7 +305,7 @@ class Route:
     """The sources that one call of the kernel copies."""
 
     tables: GatherTables  # its sources
-    at: str  # where their windows are placed
+    at: At  # where their windows are placed
     is_held: bool  # whether the rows are held ones, else they are mapped
 
 
@@ -340,7 +340,7 @@ def make_routes(
         number = column_of(columns or (), source)
         return None if number is None else 2 * number
 
-    def mapped_slot(at: str, field: ResolvedField, source: FieldSource) -> int | None:
+    def mapped_slot(at: At, field: ResolvedField, source: FieldSource) -> int | None:
         is_mapped = source.kind == "raw" and field.field.at == at and field.key not in held
         return slots[source.name] if is_mapped else None
 

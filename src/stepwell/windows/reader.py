@@ -38,7 +38,7 @@ from stepwell.windows.blocks import HeldRows, RowLoader, hold_rows
 from stepwell.windows.chains import Chained, outer
 from stepwell.windows.computed import moved_places
 from stepwell.windows.decode import Cells, ColumnDecoder, Decoded, Filler, StoredCells, announce_batch
-from stepwell.windows.fields import FieldSource, ResolvedField, resolve_fields, schema_of
+from stepwell.windows.fields import At, FieldSource, ResolvedField, resolve_fields, schema_of
 from stepwell.windows.index import positions_array
 from stepwell.windows.maps import MAX_MAPS, MapError, MappedColumn, MapTable, SegmentMaps, read_scattered
 from stepwell.windows.plans import (
@@ -80,8 +80,8 @@ class PlaceBatch:
     arrays: dict[str, Any]  # what is written, by key
     table: MapTable  # of maps; the segments are in it where maps are needed
     # where windows are put (``Field(at=...)``) to whether they may reach the episode's final row
-    final_at: Mapping[str, bool]
-    moved: dict[str, Int64s] = field(default_factory=dict)  # places of windows that are not put at the anchor
+    final_at: Mapping[At, bool]
+    moved: dict[At, Int64s] = field(default_factory=dict)  # places of windows that are not put at the anchor
     decoded: dict[str, Decoded] = field(default_factory=dict)  # rows that were decoded, by column
     # rows and padding of windows, and the cells that are read: columns with the same windows share them
     windows: dict[Any, tuple[Int64s, npt.NDArray[np.bool_], Cells]] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class PlaceBatch:
             self.draws = _fresh_draws(self.places.shape[1])
         return self.draws(purpose)
 
-    def at(self, where: str) -> Int64s:
+    def at(self, where: At) -> Int64s:
         """Return where windows are put, int64 [6, n]."""
         if where == "anchor":
             return self.places
@@ -197,7 +197,7 @@ class PlaceReader:
         self._plain_routes = make_routes(resolved, self.slots)
         self._held_routes = make_routes(resolved, self.slots, self.columns)
         self._layouts: dict[tuple[int, bool], Layout] = {}
-        self._final_at: dict[str, bool] = {
+        self._final_at: dict[At, bool] = {
             each.field.at: all(s.is_final for f in resolved if f.field.at == each.field.at for s in f.sources)
             for each in resolved
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,9 @@ def list_episodes(
     end: str = "",
     min_length: int = 0,
 ) -> dict[str, Any]:
-    """Return ``total`` (episodes that pass) and ``episodes`` (one page of them); metadata is read for the page alone.
+    """Return ``total`` (episodes that pass) and ``episodes``: one page of them.
+
+    Metadata is JSON text, read for the page alone.
 
     Args:
         table: of a store.
@@ -62,5 +65,5 @@ def _describe(table: EpisodeTable, index: int) -> dict[str, Any]:
         "index": index,
         "length": int(table.length[index]),
         "end": ", ".join(ends).replace("is_open", "open"),
-        "metadata": table.metadata(index),
+        "metadata": json.dumps(table.metadata(index), default=str, ensure_ascii=False),
     }

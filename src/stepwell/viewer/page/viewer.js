@@ -31,7 +31,7 @@ async function list() {
   $("rows").replaceChildren(...page.episodes.map((each) => {
     const row = element("tr");
     row.append(element("td", each.index), element("td", each.length), element("td", each.end),
-      element("td", JSON.stringify(each.metadata)));
+      element("td", each.metadata));
     row.onclick = () => open(each.index).catch(fail);
     return row;
   }));
@@ -89,17 +89,18 @@ function draw({ canvas, values, width }) {
 function show() {
   const step = $("step").value;
   $("at").textContent = `step ${step} of ${shown.length}`;
-  $("fault").textContent = "";
   for (const image of $("cameras").children) {
     image.src = address(`episodes/${shown.index}/frame`, { name: image.alt, step });
   }
   shown.plots.forEach(draw);
 }
 
+function seek() { $("fault").textContent = ""; show(); }
+
 function move(by) {
   const before = $("step").value;
   $("step").value = Number(before) + by;
-  if ($("step").value === before) stop(); else show();
+  if ($("step").value === before) stop(); else seek();
 }
 
 function stop() { clearInterval(timer); timer = null; $("play").textContent = "play"; }
@@ -115,7 +116,7 @@ $("filter").onchange = () => turn(0);
 $("filter").onsubmit = (event) => event.preventDefault();
 $("back").onclick = () => turn(first - COUNT);
 $("on").onclick = () => turn(first + COUNT);
-$("step").oninput = show;
+$("step").oninput = seek;
 $("play").onclick = play;
 document.onkeydown = (event) => {
   if (shown === null || /INPUT|SELECT|BUTTON/.test(event.target.tagName)) return;

@@ -66,7 +66,7 @@ def test_filter_open_and_step_a_hundred_times(store: Any, address: str) -> None:
         page.wait_for_selector("#rows tr:nth-child(6)")
         assert page.evaluate("document.getElementById('evil')") is None
         page.select_option("[name=end]", "terminated")
-        page.wait_for_function("document.querySelectorAll('#rows tr').length === 1")
+        playwright.expect(page.locator("#rows tr")).to_have_count(1)
         page.click("#rows tr")
         page.wait_for_selector("#cameras img[src]")
         page.click("h2")

@@ -25,7 +25,7 @@ LAYERS = (
     ("formats",),
     ("lerobot", "beton", "webdataset", "tfds", "readers", "bags", "octo"),
     ("ffcv", "timm"),
-    ("ray",),
+    ("ray", "viewer"),
     ("cli",),
 )
 FLOOR = {part: floor for floor, row in enumerate(LAYERS) for part in row}

@@ -73,6 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
         _add_bench,
         _add_serve,
         _add_top,
+        _add_view,
         _add_warm,
         _add_env,
     ):
@@ -91,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_OK
     if arguments.verb is None:
         parser.error(
-            "a verb is needed: demo, info, ls, show, verify, convert, export, edit, bench, serve, top or env. "
+            "a verb is needed: demo, info, ls, show, verify, convert, export, edit, bench, serve, top, view or env. "
             "See stepwell --help"
         )
     try:
@@ -509,6 +510,22 @@ def _add_top(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--once", action="store_true", help="print once and leave; so it is where there is no terminal")
     parser.add_argument("--seconds", type=seconds, default=1.0, metavar="S", help="between two looks, default: 1")
     _add_json(parser)
+
+
+def _add_view(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        verbs,
+        "viewing:run_view",
+        "view",
+        "show the episodes of a store in a browser: list, cameras, plots",
+        "  stepwell view pusht.well\n  stepwell view pusht.well --host 0.0.0.0     prints an address with a token",
+    )
+    parser.add_argument("path", type=place, metavar="PATH", help="directory of the store, or an address: FORMAT://PATH")
+    _add_with(parser, "an option of the address's reader, such as split=val")
+    _add_import_and_trust(parser)
+    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="to listen on, default: 127.0.0.1")
+    parser.add_argument("--port", type=positive, default=7080, metavar="N", help="default: 7080")
+    parser.add_argument("--once", action="store_true", help="print the address and leave")
 
 
 def _add_token(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,1 @@
+"""A page that shows the episodes of a store."""

@@ -1,0 +1,179 @@
+"""The endpoints of the page."""
+
+from __future__ import annotations
+
+import hmac
+import io
+import json
+import math
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepwell.errors import MissingDependencyError, StepwellError
+from stepwell.schema import Feature
+from stepwell.store import Episode, Store
+from stepwell.viewer.listing import list_episodes
+
+__all__ = ["make_app"]
+
+PAGE = Path(__file__).parent / "page"
+FILES = {
+    "/": ("index.html", "text/html"),
+    "/viewer.js": ("viewer.js", "text/javascript"),
+    "/viewer.css": ("viewer.css", "text/css"),
+}
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+LOCAL_HOSTS = ["127.0.0.1", "localhost"]
+# numbers of a step that are drawn, and steps that are sent as they are
+MAX_WIDTH, MAX_STEPS = 64, 20_000
+
+
+def make_app(store: Store, token: str | None = None) -> Any:
+    """Return the ASGI application that shows a store; it writes nothing.
+
+    Args:
+        store: open for reading.
+        token: what a request for data gives as ``?token=``, from any host; None: requests must name this machine as
+            their host, which keeps pages of others from reading through a name of theirs that leads here.
+
+    Raises:
+        MissingDependencyError: Starlette or Pillow is missing.
+    """
+    try:
+        import PIL  # noqa: F401
+        from starlette.applications import Starlette
+        from starlette.middleware import Middleware
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+        from starlette.responses import Response
+        from starlette.routing import Route
+    except ImportError:
+        raise MissingDependencyError.of("starlette or pillow", "view") from None
+
+    pages = _Pages(store)
+
+    def file_of(request: Any) -> Any:
+        name, media = FILES[request.url.path]
+        return Response((PAGE / name).read_bytes(), media_type=media, headers=HEADERS)
+
+    def guarded(answer: Callable[[Any], tuple[bytes, str]]) -> Callable[[Any], Any]:
+        def respond(request: Any) -> Any:
+            if token is not None and not hmac.compare_digest(
+                request.query_params.get("token", "").encode(), token.encode()
+            ):
+                return Response("the token in the address is missing or wrong", 403, headers=HEADERS)
+            try:
+                body, media = answer(request)
+            except (StepwellError, ValueError) as error:
+                return Response(str(error), 422, headers=HEADERS, media_type="text/plain")
+            return Response(body, media_type=media, headers=HEADERS)
+
+        return respond
+
+    episode = "/api/episodes/{index:int}"
+    routes = [Route(path, file_of) for path in FILES] + [
+        Route("/api/episodes", guarded(pages.episodes)),
+        Route(episode, guarded(pages.episode)),
+        Route(episode + "/numbers", guarded(pages.numbers)),
+        Route(episode + "/frame", guarded(pages.frame)),
+    ]
+    hosts = LOCAL_HOSTS if token is None else ["*"]
+    return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)])
+
+
+class _Pages:
+    """What the endpoints answer: bytes and their media type."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.lock = threading.Lock()
+
+    def episodes(self, request: Any) -> tuple[bytes, str]:
+        given = request.query_params
+        with self.lock:
+            self.store.refresh()
+        page = list_episodes(
+            self.store.episodes,
+            first=int(given.get("first", 0)),
+            count=int(given.get("count", 100)),
+            sort=given.get("sort", "index"),
+            descending=given.get("descending") == "1",
+            end=given.get("end", ""),
+            min_length=int(given.get("min_length", 0)),
+        )
+        return _json({"name": self.store.name, **page})
+
+    def episode(self, request: Any) -> tuple[bytes, str]:
+        episode = self._episode(request)
+        schema = self._schema()
+        return _json(
+            {
+                "length": episode.length,
+                "fps": self.store.fps,
+                "cameras": [name for name in schema if _is_camera(schema[name])],
+                "widths": {name: _width(schema[name]) for name in schema if _is_drawn(schema[name])},
+                "numbers": {name: schema[name].names for name in schema if _is_drawn(schema[name])},
+            }
+        )
+
+    def numbers(self, request: Any) -> tuple[bytes, str]:
+        """Return float32 [places, width]: every step, or by turns the least and largest of each span of steps."""
+        episode, name = self._episode(request), self._feature(request, _is_drawn)
+        values = np.asarray(episode.read_rows(name, 0, episode.length), np.float32).reshape(episode.length, -1)
+        if len(values) > MAX_STEPS:
+            starts = np.arange(0, len(values), -(-len(values) // (MAX_STEPS // 2)))
+            both = [np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)]
+            values = np.stack(both, axis=1).reshape(-1, values.shape[1])
+        return values.astype("<f4").tobytes(), "application/octet-stream"
+
+    def frame(self, request: Any) -> tuple[bytes, str]:
+        from PIL import Image
+
+        episode, name = self._episode(request), self._feature(request, _is_camera)
+        step = int(request.query_params.get("step", 0))
+        if not 0 <= step < episode.length:
+            raise StepwellError(f"step {step} of an episode of {episode.length}. Allowed: 0 to {episode.length - 1}.")
+        pixels = np.asarray(episode.read_rows(name, step, step + 1)[0])
+        out = io.BytesIO()
+        Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(out, "PNG", compress_level=1)
+        return out.getvalue(), "image/png"
+
+    def _schema(self) -> Mapping[str, Feature]:
+        return {} if self.store.schema is None else self.store.schema
+
+    def _episode(self, request: Any) -> Episode:
+        return self.store[request.path_params["index"]]
+
+    def _feature(self, request: Any, is_fit: Callable[[Feature], bool]) -> str:
+        name, schema = str(request.query_params.get("name", "")), self._schema()
+        fit = [each for each in schema if is_fit(schema[each])]
+        if name not in fit:
+            raise StepwellError(f"feature {name!r} cannot be shown so. Allowed: {', '.join(fit) or 'none here'}.")
+        return name
+
+
+def _is_camera(feature: Feature) -> bool:
+    shape = feature.shape
+    return feature.kind in ("image", "video") and feature.dtype == "|u1" and len(shape) == 3 and shape[-1] in (1, 3, 4)
+
+
+def _is_drawn(feature: Feature) -> bool:
+    if feature.kind != "array" or None in feature.shape or feature.np_dtype.kind not in "biuf":
+        return False
+    return 1 <= _width(feature) <= MAX_WIDTH
+
+
+def _width(feature: Feature) -> int:
+    return math.prod(size or 0 for size in feature.shape)
+
+
+def _json(value: Any) -> tuple[bytes, str]:
+    return json.dumps(value, default=str).encode(), "application/json"

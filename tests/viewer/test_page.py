@@ -1,0 +1,79 @@
+"""The page in a real browser: list, filter, keys, and the right frame at each step."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stepwell
+from stepwell.viewer.app import make_app
+
+uvicorn = pytest.importorskip("uvicorn", reason="needs uvicorn")
+pytest.importorskip("starlette", reason="needs starlette")
+pytest.importorskip("PIL", reason="needs pillow")
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+
+
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+PIXEL = """async () => {
+  const image = document.querySelector('#cameras img');
+  await image.decode();
+  const canvas = document.createElement('canvas'), pen = canvas.getContext('2d');
+  pen.drawImage(image, 0, 0);
+  return [...pen.getImageData(3, 3, 1, 1).data].slice(0, 3);
+}"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    store = stepwell.create(tmp_path / "s.well", {"image": stepwell.Image((8, 8, 3), codec="raw")})
+    with store.writer() as writer:
+        for index in range(6):
+            image = np.zeros((120, 8, 8, 3), np.uint8)
+            image[..., 0], image[..., 1] = np.arange(120)[:, None, None], index
+            writer.add_episode({"image": image}, terminated=index == 4, truncated=index != 4, note="<b id=evil>")
+    return store
+
+
+@pytest.fixture
+def address(store: Any) -> Iterator[str]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(make_app(store), log_level="error", ws="none"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        while thread.is_alive() and not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium")
+def test_filter_open_and_step_a_hundred_times(store: Any, address: str) -> None:
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        page = browser.new_page(viewport={"width": 400, "height": 800}, color_scheme="dark")
+        faults: list[str] = []
+        page.on("console", lambda message: faults.append(message.text))
+        page.goto(address)
+        page.wait_for_selector("#rows tr:nth-child(6)")
+        assert page.evaluate("document.getElementById('evil')") is None
+        page.select_option("[name=end]", "terminated")
+        playwright.expect(page.locator("#rows tr")).to_have_count(1)
+        page.click("#rows tr")
+        page.wait_for_selector("#cameras img[src]")
+        page.click("h2")
+        for step in range(1, 101):
+            page.keyboard.press("ArrowRight")
+            assert page.evaluate(PIXEL) == [step, 4, 0]
+        assert page.inner_text("#at") == "step 100 of 120"
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        browser.close()
+    assert faults == []

@@ -1,0 +1,123 @@
+"""The page's endpoints: what they tell is what the store holds, and strangers are told nothing."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stepwell
+from stepwell.cli.main import main
+from stepwell.errors import StepwellError
+from stepwell.viewer.listing import list_episodes
+
+pytest.importorskip("starlette", reason="needs starlette")
+pytest.importorskip("httpx", reason="needs httpx")
+from starlette.testclient import TestClient
+
+from stepwell.viewer.app import MAX_STEPS, make_app
+
+LENGTHS = [4, 9, 6, 9]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    schema = {"image": stepwell.Image((8, 10, 3), codec="raw"), "action": stepwell.Array((2,), "<f4")}
+    store = stepwell.create(tmp_path / "s.well", schema)
+    rng = np.random.default_rng(0)
+    with store.writer() as writer:
+        for index, length in enumerate(LENGTHS):
+            values = {
+                "image": rng.integers(0, 256, (length, 8, 10, 3), np.uint8),
+                "action": rng.random((length, 2), np.float32),
+            }
+            writer.add_episode(values, truncated=index % 2 == 0, terminated=index % 2 == 1, note="<script>")
+    return store
+
+
+def client_of(store: Any, token: str | None = None, host: str = "127.0.0.1") -> TestClient:
+    return TestClient(make_app(store, token), base_url=f"http://{host}")
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("end", ["", "terminated", "truncated"])
+def test_a_page_of_the_list_is_what_sorting_all_gives(store: Any, end: str, descending: bool) -> None:
+    want = [i for i, n in enumerate(LENGTHS) if n >= 5 and (not end or getattr(store[i], end))]
+    want.sort(key=lambda i: -LENGTHS[i] if descending else LENGTHS[i])
+    got = list_episodes(store.episodes, first=1, count=2, sort="length", descending=descending, end=end, min_length=5)
+    assert got["total"] == len(want)
+    assert [each["index"] for each in got["episodes"]] == want[1:3]
+
+
+def test_a_wrong_sort_is_named(store: Any) -> None:
+    with pytest.raises(StepwellError, match="sort='path'"):
+        list_episodes(store.episodes, sort="path")
+
+
+def test_every_frame_is_the_row_of_its_step(store: Any) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs pillow")
+    client = client_of(store)
+    for index, length in enumerate(LENGTHS):
+        for step in range(length):
+            answer = client.get(f"/api/episodes/{index}/frame", params={"name": "image", "step": step})
+            assert np.array_equal(np.asarray(image.open(io.BytesIO(answer.content))), store[index]["image"][step])
+
+
+def test_numbers_are_the_rows(store: Any) -> None:
+    got = client_of(store).get("/api/episodes/1/numbers", params={"name": "action"}).content
+    assert np.array_equal(np.frombuffer(got, "<f4").reshape(-1, 2), store[1]["action"][: LENGTHS[1]])
+
+
+def test_a_long_episode_keeps_its_peaks(tmp_path: Path) -> None:
+    values = np.zeros(3 * MAX_STEPS + 1, np.float32)
+    values[[7, 31_111]] = 5, -6
+    store = stepwell.create(tmp_path / "long.well", {"x": stepwell.Array((), "<f4")})
+    with store.writer() as writer:
+        writer.add_episode({"x": values}, terminated=True)
+    got = np.frombuffer(client_of(store).get("/api/episodes/0/numbers", params={"name": "x"}).content, "<f4")
+    assert len(got) <= MAX_STEPS + 2
+    assert (got.max(), got.min()) == (5, -6)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["episodes/99", "episodes/0/frame?name=image&step=4", "episodes/0/frame?name=action", "episodes?first=x",
+     "episodes/0/numbers?name=../../etc/passwd", "episodes?count=100000"],
+)  # fmt: skip
+def test_wrong_requests_are_told_why(store: Any, path: str) -> None:
+    answer = client_of(store).get(f"/api/{path}")
+    assert answer.status_code == 422
+    assert answer.headers["content-type"].startswith("text/plain")
+
+
+def test_another_host_name_and_a_missing_token_are_refused(store: Any) -> None:
+    assert client_of(store, host="evil.example").get("/api/episodes").status_code == 400
+    far = client_of(store, "secret", "robot.example")
+    assert far.get("/api/episodes").status_code == 403
+    assert far.get("/api/episodes?token=secreT").status_code == 403
+    assert far.get("/api/episodes?token=secret").json()["total"] == len(LENGTHS)
+
+
+def test_the_page_loads_only_its_own_files(store: Any) -> None:
+    client = client_of(store)
+    for path in ("/", "/viewer.js", "/viewer.css"):
+        answer = client.get(path)
+        assert answer.status_code == 200
+        assert "default-src 'self'" in answer.headers["content-security-policy"]
+        assert "http" not in answer.text
+    assert "innerHTML" not in client.get("/viewer.js").text
+
+
+def test_a_new_episode_is_listed(store: Any) -> None:
+    client = client_of(stepwell.open(store.path, mode="r"))
+    assert client.get("/api/episodes").json()["total"] == len(LENGTHS)
+    with store.writer() as writer:
+        writer.add_episode({name: store[0][name][:4] for name in ("image", "action")}, terminated=True)
+    assert client.get("/api/episodes").json()["total"] == len(LENGTHS) + 1
+
+
+def test_view_prints_where(store: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("uvicorn", reason="needs uvicorn")
+    assert main(["view", str(store.path), "--once"]) == 0
+    assert capsys.readouterr().out == "http://127.0.0.1:7080/ shows 4 episodes\n"

@@ -69,14 +69,28 @@ def test_options_of_lerobot_are_texts_there_too(tmp_path: Path, capsys: pytest.C
     assert "--with is of other data sets" in capsys.readouterr().err
 
 
-def test_verify_tells_the_address_of_a_data_set_as_other_verbs_do(
+def test_verbs_take_the_path_of_a_data_set_that_is_recognised(
     arm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(arm.parent)
-    for verb in ("info", "verify"):
-        assert main([verb, arm.name]) == 1
-        told = capsys.readouterr().err
-        assert f'give its address, "tfds://./{arm.name}"' in told and "looks like a data set of tfds" in told
+    told = []
+    for name in (arm.name, f"tfds://./{arm.name}"):
+        assert main(["info", "--json", name]) == 0
+        told.append(json.loads(capsys.readouterr().out)["features"])
+        for verb in ("ls", "verify"):
+            assert main([verb, name]) == 0
+            told.append(capsys.readouterr().out)
+    assert told[:2] == told[3:5]
+    assert told[2].endswith(told[5].removeprefix(f"tfds://./{arm.name}")), told
     (arm.parent / "empty").mkdir()
     assert main(["verify", "empty"]) == 1
     assert "there is neither store.json nor segments" in capsys.readouterr().err
+
+
+def test_a_path_that_looks_like_several_formats_is_not_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["tfds", "webdataset"]
+    monkeypatch.setattr("stepwell.formats.opening._reader_names", lambda path: names)
+    assert main(["info", str(tmp_path)]) == 1
+    assert "looks like a data set of tfds or webdataset" in capsys.readouterr().err

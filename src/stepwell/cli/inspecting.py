@@ -15,7 +15,7 @@ import numpy as np
 from stepwell.cli.sheets import Row, Tile, displayable, write_sheet
 from stepwell.errors import EpisodeNotFoundError, FeatureNotFoundError, FormatError, StepwellError, StoreNotFoundError
 from stepwell.files.addresses import plain_address
-from stepwell.formats.opening import open, point_to_reader
+from stepwell.formats.opening import is_store, open, point_to_reader, recognised
 from stepwell.formats.options import flag_of, names_of
 from stepwell.formats.registry import check_options, find_reader, scheme_of
 from stepwell.formats.splits import taken_split
@@ -45,21 +45,22 @@ __all__ = [
 
 
 def open_given(arguments: argparse.Namespace) -> Store:
-    """Return the store at the path or address of a verb, open for reading."""
+    """Return the store at the path or address of a verb, open for reading; a data set of one system is recognised."""
     options = given_options(arguments.settings)
+    path = recognised(arguments.path)
     if not options:
-        return open(arguments.path, mode="r")
+        return open(path, mode="r")
     first = f"--with {next(iter(options))}=..."
-    if isinstance(arguments.path, Path):
+    if isinstance(path, Path):
         raise FormatError(
-            f"{first} is of data sets that are named by an address, and {arguments.path} is a path. Give "
+            f"{first} is of data sets of other systems, and {path} is not recognised as one. Give "
             "FORMAT://PATH; of a store, leave it out."
         )
-    kind = find_reader(arguments.path)
+    kind = find_reader(path)
     check_options(kind, options)
     if kind.name == "lerobot":
         options = {name: _LEROBOT[name](text) if name in _LEROBOT else text for name, text in options.items()}
-    return open(arguments.path, mode="r", **options)
+    return open(path, mode="r", **options)
 
 
 def given_options(settings: Iterable[tuple[str, str]], others: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -334,11 +335,11 @@ def run_verify(arguments: argparse.Namespace) -> int:
         return _run_audit(arguments)
     if arguments.episodes is not None:
         raise StepwellError(f"{arguments.path} is no LeRobot dataset: leave out --episodes, a store is verified whole.")
-    if scheme_of(str(arguments.path)) is not None:
+    if scheme_of(str(recognised(arguments.path))) is not None:
         with open_given(arguments) as store:
             return _verify(store, store.address or plain_address(arguments.path), arguments)
     # a store that is too damaged to open is verified all the same, so it is not opened here
-    if not any((arguments.path / part).exists() for part in (STORE_JSON, SEGMENTS)):
+    if not is_store(arguments.path):
         fault = StoreNotFoundError(f"no store at {arguments.path}: there is neither {STORE_JSON} nor {SEGMENTS}.")
         point_to_reader(str(arguments.path), fault)
         raise fault

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from stepwell.errors import StepwellError, StoreNotFoundError
 from stepwell.files.addresses import SCHEME, path_of_file, plain_address
 from stepwell.references.trusted_paths import Trust
+from stepwell.store.layout import SEGMENTS, STORE_JSON
 from stepwell.store.opening import open as open_store
 
 if TYPE_CHECKING:
     from stepwell.store.commit import Recover
     from stepwell.store.store import Mode, Store
 
-__all__ = ["open", "point_to_reader"]
+__all__ = ["is_store", "open", "point_to_reader", "recognised"]
 
 FILE = "file:"
 
@@ -100,11 +101,26 @@ def _open_address(text: str, options: dict[str, Any], trust: Trust) -> Store:
     return open_address(address, cache=cache, progress=progress, trust=trust)
 
 
-def point_to_reader(path: str, error: Exception) -> None:
-    """Raise what says how to open a data set of another system; return where it is none."""
+def recognised(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return the address of what lies at a path, where it is no store and looks like a data set of one system."""
+    names = [] if SCHEME.match(os.fspath(path)) or is_store(path) else _reader_names(os.fspath(path))
+    return _address(names[0], os.fspath(path)) if len(names) == 1 else path
+
+
+def is_store(path: str | os.PathLike[str]) -> bool:
+    """Return whether there is a store at a path, be it damaged."""
+    return any((Path(path) / part).exists() for part in (STORE_JSON, SEGMENTS))
+
+
+def _reader_names(path: str) -> list[str]:
     from stepwell.formats.registry import readers_of
 
-    names = [reader.name for reader in readers_of(path)] if os.path.lexists(path) else []
+    return [reader.name for reader in readers_of(path)] if os.path.lexists(path) else []
+
+
+def point_to_reader(path: str, error: Exception) -> None:
+    """Raise what says how to open a data set of another system; return where it is none."""
+    names = _reader_names(path)
     if names:
         told = " or ".join(f'"{_address(name, path)}"' for name in names)
         raise StoreNotFoundError(

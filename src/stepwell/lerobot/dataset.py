@@ -143,10 +143,6 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         this.
     """
 
-    _fuses_images = True
-    # of the images and statistics of depth maps
-    _depth_unit: DepthUnit = "mm"
-
     def __init__(  # noqa: PLR0917
         self,
         repo_id: Source,
@@ -186,9 +182,15 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             "local_files_only": local_files_only,
             "ignore": ignore,
         }
-        self._fuses_images = fuse_image_transforms
-        self._depth_unit = check_unit(depth_output_unit)
-        self._begin(None, delta_timestamps, image_transforms, tolerance_s, is_uint8=return_uint8)
+        self._begin(
+            None,
+            delta_timestamps,
+            image_transforms,
+            tolerance_s,
+            is_uint8=return_uint8,
+            fuses_images=fuse_image_transforms,
+            depth_unit=check_unit(depth_output_unit),
+        )
         self._frame_bytes = parse_bytes("frame_cache", frame_cache, least=0)
         source = repo_id if isinstance(repo_id, Store | View) else _source(repo_id, root, skip_home=force_cache_sync)
         if episode_filter is not None:
@@ -211,9 +213,13 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         tolerance_s: float,
         *,
         is_uint8: bool,
+        fuses_images: bool = True,
+        depth_unit: DepthUnit = "mm",
     ) -> None:
         self.writer = writer
         self.episodes = None
+        # the unit is of the images and statistics of depth maps
+        self._fuses_images, self._depth_unit = fuses_images, depth_unit
         self.delta_timestamps, self.tolerance_s = delta_timestamps, tolerance_s
         self.delta_indices: dict[str, list[int]] | None = None
         self.image_transforms: Callable[[Any], Any] | None = None

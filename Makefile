@@ -14,7 +14,8 @@ SMOKE = tests/codecs tests/references tests/schema tests/readers/test_minari.py 
 	tests/tfds/test_reader.py tests/tfds/test_record_writing.py tests/tfds/test_images.py \
 	tests/beton/test_stored_images.py tests/beton/test_writing.py tests/formats/test_in_place.py tests/cli/test_inspecting.py \
 	tests/lerobot/test_camera_writing.py tests/lerobot/test_hub.py tests/lerobot/test_in_place.py \
-	tests/lerobot/test_parquet_images.py tests/cli/test_warming.py
+	tests/lerobot/test_parquet_images.py tests/cli/test_warming.py \
+	tests/bags tests/readers/test_hdf5_layouts.py tests/viewer
 PY = $(VENV)/bin/python
 # writers wait for the disk when they seal, and tests make thousands of stores: in memory, where there are 4 GiB of it
 SHM := $(shell test -w /dev/shm && test "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR==2{print $$4}')" -gt 4194304 && echo /dev/shm)
@@ -136,7 +137,7 @@ $(LOWEST)/.ready: pyproject.toml
 	@$(PYTHON) -m venv --clear $(LOWEST)
 	@$(LOWEST)/bin/python -m pip install -qq --disable-pip-version-check "uv>=0.7"
 	@$(LOWEST)/bin/uv pip install -q --python $(LOWEST)/bin/python --resolution lowest-direct \
-		-e ".[image,zstd,lz4,video,gymnasium,cli,lerobot,formats]" --group test
+		-e ".[image,zstd,lz4,video,gymnasium,cli,lerobot,formats,view]" --group test
 	@touch $@
 
 $(VENV)/.lint: pyproject.toml $(VENV)/.demo

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.errors import FormatError, SchemaError
+from stepwell.json_text import parse_json
 from stepwell.lerobot.info import LANGUAGE
 from stepwell.lerobot.meta_files import import_pyarrow
 from stepwell.schema import Feature
@@ -176,7 +177,7 @@ def _call(call: Any, where: str) -> Any:
     if not isinstance(call, str):
         return call
     try:
-        return json.loads(call)
+        return parse_json(call)
     except ValueError as error:
         raise FormatError(f"{where}: tool_calls holds {call[:40]!r}, which is no JSON ({error}).") from error
 
@@ -237,7 +238,7 @@ def _parsed(text: str, fields: Sequence[str], name: str) -> list[Annotation] | N
         f"{', '.join(fields)}; rename the feature, if it is something else."
     )
     try:
-        rows = json.loads(text or NO_LANGUAGE)
+        rows = parse_json(text or NO_LANGUAGE)
     except ValueError as error:
         raise problem from error
     if rows is None:

@@ -28,3 +28,8 @@ def not_idle(trajectory):
 
 def nothing(trajectory):
     return each(lambda values: values[:0], trajectory)
+
+
+def without_first(episode):
+    """A transform of a reader that leaves one episode out."""
+    return None if episode.metadata["episode_id"] == 0 else episode

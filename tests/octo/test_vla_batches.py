@@ -310,3 +310,19 @@ def test_what_does_not_fit_is_refused(two, tmp_path):
             octo_batches(two, **wrong)
     with pytest.raises(WindowError, match="is of 5 dimensions"):
         openvla_batches(two, absolute_action_mask={"arm": [True] * 5})
+
+
+@needs_data
+def test_episodes_that_a_transform_leaves_out_are_left_out_of_conversions(tmp_path):
+    first = octo_transforms.without_first
+    kept = stepwell.open(f"tfds://{DATA}", split="train", transform=first)
+    whole = stepwell.open(f"tfds://{DATA}", split="train")
+    assert [episode.length for episode in kept] == [episode.length for episode in whole][1:]
+    image = {"observation.image": stepwell.Image((64, 64, 3), codec="png")}
+    for features in ({}, image):
+        path = tmp_path / f"{len(features)}.well"
+        report = stepwell.convert(str(DATA), path, features, split="train", transform=first, workers=1)
+        made = stepwell.open(path)
+        assert [episode.length for episode in made] == [episode.length for episode in kept]
+        assert report.num_steps == kept.num_steps
+        np.testing.assert_array_equal(np.asarray(made[0]["action"]), np.asarray(whole[1]["action"]))

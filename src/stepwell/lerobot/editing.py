@@ -32,6 +32,8 @@ from stepwell.lerobot.info import DATA_FILES_MB, DATA_PATHS, INFO_PATH, VIDEO_FI
 from stepwell.lerobot.mapped_stores import array_of
 from stepwell.lerobot.meta_files import (
     EPISODES_LINES,
+    SUBTASK_INDEX,
+    SUBTASKS_PATH,
     episode_paths,
     import_pyarrow,
     open_parquet,
@@ -49,6 +51,7 @@ from stepwell.lerobot.parquet_writing import (
     VideoSpan,
     data_schema,
     episode_schema,
+    place_file,
     plain_array,
     plain_statistics,
 )
@@ -482,6 +485,9 @@ class _Writing:
     def _write_meta(self) -> None:
         texts = self._tasks.texts
         write_tasks(self._root, texts, is_v3=self._is_v3)
+        subtasks = self._edit.datasets[0].root / SUBTASKS_PATH
+        if SUBTASK_INDEX in self._edit.features and subtasks.is_file():
+            place_file(subtasks, self._root / SUBTASKS_PATH, link=self._edit.link)
         if self._is_v3:
             write_json(self._root / STATS_PATH, self._totals())
         counts = {"episodes": len(self._edit.episodes), "frames": self._num_frames, "tasks": len(texts)}

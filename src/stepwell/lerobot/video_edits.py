@@ -31,6 +31,7 @@ from stepwell.files.file_locks import lock_directory
 from stepwell.formats.source_episodes import episodes_of, schema_of
 from stepwell.lerobot.camera_writing import MAX_RATE_TERMS, VideoFiles, encoded_packets, encoding_of, import_av
 from stepwell.lerobot.dataset_files import video_info
+from stepwell.lerobot.depth import depth_of
 from stepwell.lerobot.editing import Chosen, Edit, EncodedFile
 from stepwell.lerobot.edits import Place, chosen_places, edited
 from stepwell.lerobot.in_place import open_in_place
@@ -38,7 +39,7 @@ from stepwell.lerobot.info import INFO_PATH, FeatureInfo
 from stepwell.lerobot.meta_files import read_json
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import MEGABYTE, FileNumbers
-from stepwell.lerobot.schema_mapping import map_schema
+from stepwell.lerobot.schema_mapping import Column, map_schema
 from stepwell.recorders.chunks import ITEM, NUM_ITEMS, NUM_STEPS, Workers, run_chunks
 from stepwell.schema import Feature
 from stepwell.store.layout import replace_file
@@ -270,6 +271,11 @@ class _EncodeJob:
         """Return how the images of a camera are encoded."""
         return encoding_of(self._columns[camera], self.video)
 
+    def column(self, camera: str) -> Column:
+        """Return the column of a camera."""
+        found: Column = self._columns[camera]
+        return found
+
     def path(self, chunk: _Chunk) -> Path:
         """Return the mp4 file of a chunk."""
         return Path(self.work, f"{chunk.start}.mp4")
@@ -346,7 +352,9 @@ def _edit(
         encoded.setdefault(chunk.camera, []).append(EncodedFile(job.path(chunk), lengths))
         if features[chunk.camera] is metadata.info.features[chunk.camera]:
             facts = read_json(job.facts_path(chunk))
-            features[chunk.camera] = _video_feature(metadata, chunk.camera, facts, job.encoding(chunk.camera))
+            features[chunk.camera] = _video_feature(
+                metadata, job.column(chunk.camera), facts, job.encoding(chunk.camera)
+            )
     return Edit(
         [metadata],
         [Chosen(0, place) for place in places],
@@ -357,12 +365,25 @@ def _edit(
     )
 
 
-def _video_feature(metadata: Metadata, name: str, facts: Mapping[str, Any], encoding: Feature) -> FeatureInfo:
+def _video_feature(metadata: Metadata, column: Column, facts: Mapping[str, Any], encoding: Feature) -> FeatureInfo:
     """Return the entry of a camera whose videos were encoded."""
-    info = metadata.info.features[name]
+    info = metadata.info.features[column.name]
     options = dict(encoding.options)
     told = {key: options[option] for option, key in NAMES.items() if options.get(option) is not None}
     if str(told.get("video.preset", "")).isdecimal():
         told["video.preset"] = int(told["video.preset"])
-    raw = {**info.raw, "dtype": "video", "info": {**video_info(facts, metadata.info.fps, 3), **told}}
-    return FeatureInfo(name, "video", info.shape, info.names, raw)
+    found = {**video_info(facts, metadata.info.fps, column.info.shape[2]), **told}
+    if column.depth is not None:
+        found = _depth_info(column, found)
+    raw = {**info.raw, "dtype": "video", "info": found}
+    return FeatureInfo(info.name, "video", info.shape, info.names, raw)
+
+
+def _depth_info(column: Column, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what info.json says of a depth map that was encoded, which is without loss."""
+    depth = depth_of(column.info.raw)
+    assert depth is not None
+    assert depth.quantization is not None
+    about = {"is_depth_map": True, "depth_unit": depth.unit, "video.extra_options": {"x265-params": "lossless=1"}}
+    others = {key: value for key, value in found.items() if key != "video.is_depth_map"}
+    return {**about, **depth.quantization.info(), **others}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,8 +29,10 @@ from stepwell.lerobot import (
     LeRobotRecorder,
     MultiLeRobotDataset,
     audit,
+    convert_image_to_video_dataset,
     edits,
     open_in_place,
+    reencode_dataset,
     video_edits,
     write_dataset,
 )
@@ -311,6 +315,25 @@ def test_what_is_encoded_anew_has_the_same_depths(tmp_path: Path, name: str) -> 
         expected = before[row][DEPTH].numpy().clip(10, 10_000)
         np.testing.assert_allclose(after[row][DEPTH].numpy(), expected, rtol=0, atol=tolerance)
     assert audit(target, deep=True).is_ok
+
+
+def test_lerobots_tools_encode_depth_by_the_encoder_of_depth_alone(tmp_path: Path) -> None:
+    codes = {"depth_min": 0.2, "depth_max": 3.0, "shift": 1.0, "use_log": False}
+    depth = SimpleNamespace(**codes, g=4)
+    colours = SimpleNamespace(vcodec="h264", pix_fmt="yuv420p", g=3, crf=18, preset=None, extra_options={})
+    images = LeRobotDataset("me/d", head_set("image", tmp_path))
+    video = convert_image_to_video_dataset(images, tmp_path / "v", depth_encoder=depth, num_workers=0)
+    about = video.meta.features[DEPTH]["info"]
+    assert {name: about[f"video.{name}"] for name in codes} == codes and about["video.g"] == 4
+    expected = images[0][DEPTH].numpy().clip(200, 3000)
+    np.testing.assert_allclose(video[0][DEPTH].numpy(), expected, rtol=0, atol=1)
+    before = video[0][DEPTH]
+    assert reencode_dataset(video, colours).meta.features[DEPTH]["info"] == about
+    about = reencode_dataset(video, depth_encoder=SimpleNamespace(**asdict(Quantization()), g=1)).meta.features[DEPTH][
+        "info"
+    ]
+    assert about["video.g"] == 1 and {name: about[f"video.{name}"] for name in codes} == codes
+    np.testing.assert_array_equal(video[0][DEPTH].numpy(), before.numpy())
 
 
 def test_depths_of_other_codes_or_units_are_not_merged(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ from stepwell.store import Store
 from stepwell.store.statistics import FeatureStatistics
 from stepwell.windows import View
 
-__all__ = ["Chosen", "Edit", "EncodedFile", "Values", "encoder_options"]
+__all__ = ["Chosen", "Edit", "EncodedFile", "Values", "encoder_options", "told_options"]
 
 # a column that is added: values of all rows of the result, [n, ...], or a function of a row, the number of its episode
 # and its number therein
@@ -610,14 +610,20 @@ class _Source:
 
 def encoder_options(metadata: Metadata, key: str) -> dict[str, Any]:
     """Return the options of `stepwell.Video` that a camera's videos were encoded by, as far as info.json has them."""
-    facts = metadata.info.features[key].raw.get("info") or {}
-    names = {"video.codec": "encoder", "video.g": "gop", "video.crf": "crf", "video.preset": "preset"}
-    found = {option: facts[name] for name, option in names.items() if facts.get(name) is not None}
+    found = told_options(metadata, key)
     if found.get("encoder") not in (None, *ENCODERS):
         raise SchemaError(
             f"{metadata.root}: camera {key!r} has videos of {found['encoder']!r}, which are not written here. Allowed: "
             f"{', '.join(ENCODERS)}. Encode them anew first: stepwell edit reencode."
         )
+    return found
+
+
+def told_options(metadata: Metadata, key: str) -> dict[str, Any]:
+    """Return the options of a camera's encoder that info.json tells, whichever encoder it is."""
+    facts = metadata.info.features[key].raw.get("info") or {}
+    names = {"video.codec": "encoder", "video.g": "gop", "video.crf": "crf", "video.preset": "preset"}
+    found = {option: facts[name] for name, option in names.items() if facts.get(name) is not None}
     if "preset" in found:
         found["preset"] = str(found["preset"])
     return found

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +29,11 @@ from stepwell.lerobot import (
     LeRobotRecorder,
     MultiLeRobotDataset,
     audit,
+    convert_image_to_video_dataset,
+    edits,
     open_in_place,
+    reencode_dataset,
+    video_edits,
     write_dataset,
 )
 from stepwell.lerobot.depth import DepthMaps, Quantization
@@ -289,6 +296,61 @@ def test_several_datasets_have_each_its_own_codes(tmp_path: Path) -> None:
     batch = next(iter(alike.loader(2 * len(FRAMES), order="sequential")))
     expected = head_items(roots[0])[f"mm/step/{DEPTH}"]
     np.testing.assert_array_equal(batch[DEPTH].numpy(), np.concatenate([expected, expected]))
+
+
+# edits
+
+
+@pytest.mark.parametrize("name", DEPTH_SETS)
+def test_what_is_encoded_anew_has_the_same_depths(tmp_path: Path, name: str) -> None:
+    root, target = head_set(name, tmp_path), tmp_path / "again"
+    before = LeRobotDataset("me/d", root)
+    encode = video_edits.encode_images if before.meta.features[DEPTH]["dtype"] == "image" else video_edits.reencode
+    encode(root, target=target, video={"encoder": "h264"}, workers=0)
+    after = LeRobotDataset("me/d", target)
+    unit = before.meta.features[DEPTH]["info"]["depth_unit"]
+    assert after.meta.features[DEPTH]["info"]["depth_unit"] == unit
+    tolerance = 0 if encode is video_edits.reencode else 3
+    for row in range(len(before)):
+        expected = before[row][DEPTH].numpy().clip(10, 10_000)
+        np.testing.assert_allclose(after[row][DEPTH].numpy(), expected, rtol=0, atol=tolerance)
+    assert audit(target, deep=True).is_ok
+
+
+def test_lerobots_tools_encode_depth_by_the_encoder_of_depth_alone(tmp_path: Path) -> None:
+    codes = {"depth_min": 0.2, "depth_max": 3.0, "shift": 1.0, "use_log": False}
+    depth = SimpleNamespace(**codes, g=4)
+    colours = SimpleNamespace(vcodec="h264", pix_fmt="yuv420p", g=3, crf=18, preset=None, extra_options={})
+    images = LeRobotDataset("me/d", head_set("image", tmp_path))
+    video = convert_image_to_video_dataset(images, tmp_path / "v", depth_encoder=depth, num_workers=0)
+    about = video.meta.features[DEPTH]["info"]
+    assert {name: about[f"video.{name}"] for name in codes} == codes and about["video.g"] == 4
+    expected = images[0][DEPTH].numpy().clip(200, 3000)
+    np.testing.assert_allclose(video[0][DEPTH].numpy(), expected, rtol=0, atol=1)
+    before = video[0][DEPTH]
+    assert reencode_dataset(video, colours).meta.features[DEPTH]["info"] == about
+    about = reencode_dataset(video, depth_encoder=SimpleNamespace(**asdict(Quantization()), g=1)).meta.features[DEPTH][
+        "info"
+    ]
+    assert about["video.g"] == 1 and {name: about[f"video.{name}"] for name in codes} == codes
+    np.testing.assert_array_equal(video[0][DEPTH].numpy(), before.numpy())
+
+
+def test_depths_of_other_codes_or_units_are_not_merged(tmp_path: Path) -> None:
+    roots = {name: head_set(name, tmp_path) for name in DEPTH_SETS}
+    for one, two in (("video", "video_linear"), ("image", "image_metres")):
+        with pytest.raises(stepwell.SchemaError, match="means otherwise"):
+            edits.merge([roots[one], roots[two]], tmp_path / "both")
+    old = tmp_path / "old"
+    shutil.copytree(roots["video"], old)
+    info = json.loads((old / "meta/info.json").read_text())
+    about = info["features"][DEPTH]["info"]
+    about["video.is_depth_map"] = about.pop("is_depth_map")
+    (old / "meta/info.json").write_text(json.dumps(info))
+    both = LeRobotDataset("me/both", edits.merge([old, roots["video"]], tmp_path / "both"))
+    expected = head_items(roots["video"])[f"mm/step/{DEPTH}"]
+    for row in range(len(both)):
+        np.testing.assert_array_equal(both[row][DEPTH].numpy(), expected[row % len(expected)])
 
 
 # what is damaged

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("av")
 
+from stepwell import create
 from stepwell.cli.main import main
 from stepwell.errors import (
     DatasetNotFoundError,
@@ -22,7 +23,10 @@ from stepwell.errors import (
 from stepwell.lerobot import editing, edits, video_edits
 from stepwell.lerobot.auditing import audit
 from stepwell.lerobot.in_place import open_in_place
+from stepwell.lerobot.meta_files import read_subtasks
 from stepwell.lerobot.metadata import Metadata
+from stepwell.lerobot.writing import write_dataset
+from stepwell.schema import Array
 from stepwell.testing import tiny_lerobot, tiny_store
 
 TOP, SIDE = "observation.images.top", "observation.images.side"
@@ -262,6 +266,34 @@ def test_what_else_is_at_a_root_stays(tmp_path):
     (root / "meta/notes.json").write_text("{}")
     edits.delete(root, [0])
     assert (root / "README.md").read_text() == "card" and (root / "meta/notes.json").exists()
+
+
+def test_subtasks_keep_their_texts_and_others_are_not_merged(tmp_path):
+    number = Array((), "int64")
+    names = {"root": ["reach", "grasp"], "other": ["lift", "reach"]}
+    for name, texts in names.items():
+        store = create(
+            tmp_path / f"{name}.well", {"subtask_index": number}, fps=10, metadata={"lerobot": {"subtasks": texts}}
+        )
+        with store, store.writer() as writer:
+            for _ in range(3):
+                writer.add_episode({"subtask_index": np.arange(4) % 2}, task="T")
+        write_dataset(tmp_path / f"{name}.well", tmp_path / name)
+    root = tmp_path / "root"
+    edits.delete(root, [0], tmp_path / "deleted")
+    edits.merge([root, tmp_path / "deleted"], tmp_path / "merged")
+    edits.change_tasks(root, task="U")
+    for each in ("deleted", "merged", "root"):
+        assert read_subtasks(tmp_path / each) == ["reach", "grasp"]
+    with pytest.raises(SchemaError, match="other subtasks"):
+        edits.merge([root, tmp_path / "other"], tmp_path / "both")
+    assert not (tmp_path / "both").exists()
+    edits.rewrite(root)
+    assert read_subtasks(root) == ["reach", "grasp"]
+    edits.change_features(
+        root, removed=["subtask_index"], added={"n": (np.arange(12), {"dtype": "int64", "shape": [1]})}
+    )
+    assert read_subtasks(root) is None
 
 
 def test_wrong_requests_say_what_is_allowed_and_change_nothing(tmp_path):

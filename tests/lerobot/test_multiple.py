@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import stepwell  # noqa: E402
 from stepwell.errors import WindowError  # noqa: E402
-from stepwell.lerobot import LeRobotDataset, MultiLeRobotDataset  # noqa: E402
+from stepwell.lerobot import LeRobotDataset, MultiLeRobotDataset, write_dataset  # noqa: E402
 from stepwell.store import Store  # noqa: E402
 
 from .item_model import LENGTHS, SIDE, TOP, assert_item, converted_store, expected_item  # noqa: E402
@@ -209,3 +209,24 @@ def test_image_transforms_are_set_for_all(both: MultiLeRobotDataset) -> None:
     both.clear_image_transforms()
     assert both.image_transforms is None and torch.equal(both[0][TOP], before)
     assert isinstance(both, torch.utils.data.Dataset)
+
+
+def test_subtasks_are_each_datasets_own_and_left_out_where_one_has_none(tmp_path: Path) -> None:
+    roots = []
+    for number, texts in enumerate((["reach", "grasp"], ["lift", "turn"], None)):
+        metadata: dict[str, Any] = {} if texts is None else {"lerobot": {"subtasks": texts}}
+        store = stepwell.create(
+            tmp_path / f"{number}.well", {"subtask_index": stepwell.Array((), "int64")}, fps=10, metadata=metadata
+        )
+        with store, store.writer() as writer:
+            writer.add_episode({"subtask_index": np.arange(4) % 2}, task="T")
+        write_dataset(tmp_path / f"{number}.well", tmp_path / str(number))
+        roots.append(tmp_path / str(number))
+    both = MultiLeRobotDataset(roots[:2])
+    expected = ["reach", "grasp"] * 2 + ["lift", "turn"] * 2
+    assert [item["subtask"] for item in both.__getitems__(list(range(8)))] == expected
+    assert next(iter(both.loader(8, order="sequential")))["subtask"] == expected
+    for order in (roots[1:], roots[:0:-1]):
+        mixed = MultiLeRobotDataset(order)
+        assert all("subtask" not in item for item in mixed.__getitems__(list(range(8))))
+        assert "subtask" not in next(iter(mixed.loader(8, order="sequential")))

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.video_encoding import DEFAULT_GOP
 from stepwell.errors import SchemaError
-from stepwell.lerobot.editing import Values, encoder_options
+from stepwell.lerobot.depth import Quantization
+from stepwell.lerobot.editing import Values, told_options
 from stepwell.lerobot.edits import (
     Place,
     change_features,
@@ -333,7 +335,7 @@ def convert_image_to_video_dataset(  # noqa: PLR0917
         output_dir: of the new dataset; default: ``repo_id`` below ``$HF_LEROBOT_HOME``.
         repo_id: its name; default: that of the dataset with ``_video``.
         rgb_encoder: an ``RGBEncoderConfig`` of lerobot; default: AV1, as lerobot has it.
-        depth_encoder: of lerobot; of no meaning here, where depth maps are not read.
+        depth_encoder: a ``DepthEncoderConfig`` of lerobot: codes of depth maps and ``g``; they are without loss.
         episode_indices: only these; default all.
         num_workers: processes.
         max_episodes_per_batch, max_frames_per_batch: of lerobot; of no meaning here: an image at a time is in memory.
@@ -351,6 +353,7 @@ def convert_image_to_video_dataset(  # noqa: PLR0917
         dataset.root,
         episodes=episode_indices,
         video=_video_options(rgb_encoder),
+        depth=_depth_options(depth_encoder),
         target=_output(output_dir, repo_id),
         workers=num_workers,
     )
@@ -369,7 +372,8 @@ def reencode_dataset(
     Args:
         dataset: a `LeRobotDataset`; it is returned, and has the new videos.
         rgb_encoder: an ``RGBEncoderConfig`` of lerobot. Cameras that are encoded so already stay as they are.
-        depth_encoder: of lerobot; of no meaning here, where depth maps are not read.
+        depth_encoder: a ``DepthEncoderConfig`` of lerobot; its ``g`` counts: codes of depth maps stay, without loss.
+            None: depth maps stay as they are.
         encoder_threads: of no meaning here.
         num_workers: processes; default: this one.
 
@@ -378,17 +382,20 @@ def reencode_dataset(
     """
     if rgb_encoder is None and depth_encoder is None:
         raise ValueError("Either rgb_encoder or depth_encoder must be provided")
-    options, metadata = _video_options(rgb_encoder), _metadata(dataset)
-    keys = [] if options is None else [key for key in metadata.info.video_keys if _differs(metadata, key, options)]
+    metadata = _metadata(dataset)
+    video, depth = _video_options(rgb_encoder), _depth_options(depth_encoder)
+    depth = None if depth is None else {"gop": depth["gop"]}
+    options_of = {key: depth if metadata.info.features[key].is_depth else video for key in metadata.info.video_keys}
+    keys = [key for key, options in options_of.items() if options is not None and _differs(metadata, key, options)]
     if not keys:
         LOG.warning("Dataset has no videos to re-encode.")
         return dataset
-    reencode(dataset.root, keys, video=options, workers=num_workers or 0)
+    reencode(dataset.root, keys, video=video, depth=depth, workers=num_workers or 0)
     return _renewed(dataset)
 
 
 def _differs(metadata: Metadata, key: str, options: Mapping[str, Any]) -> bool:
-    known = encoder_options(metadata, key)
+    known = told_options(metadata, key)
     return any(str(known.get(name)) != str(value) for name, value in options.items() if name != "pixel_format")
 
 
@@ -404,6 +411,13 @@ def _video_options(config: Any) -> dict[str, Any] | None:
     found |= {} if config.crf is None else {"crf": config.crf}
     found |= {} if config.preset is None else {"preset": str(config.preset)}
     return found | ({"pixel_format": config.pix_fmt} if config.pix_fmt == "yuv444p" else {})
+
+
+def _depth_options(config: Any) -> dict[str, Any] | None:
+    """Return the codes of depth maps, and the group of pictures, that an encoder's configuration of lerobot means."""
+    if config is None:
+        return None
+    return {name: getattr(config, name) for name in Quantization.__slots__} | {"gop": config.g or DEFAULT_GOP}
 
 
 def _metadata(dataset: Any) -> Metadata:

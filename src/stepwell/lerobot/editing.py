@@ -32,6 +32,8 @@ from stepwell.lerobot.info import DATA_FILES_MB, DATA_PATHS, INFO_PATH, VIDEO_FI
 from stepwell.lerobot.mapped_stores import array_of
 from stepwell.lerobot.meta_files import (
     EPISODES_LINES,
+    SUBTASK_INDEX,
+    SUBTASKS_PATH,
     episode_paths,
     import_pyarrow,
     open_parquet,
@@ -49,6 +51,7 @@ from stepwell.lerobot.parquet_writing import (
     VideoSpan,
     data_schema,
     episode_schema,
+    place_file,
     plain_array,
     plain_statistics,
 )
@@ -72,7 +75,7 @@ from stepwell.store import Store
 from stepwell.store.statistics import FeatureStatistics
 from stepwell.windows import View
 
-__all__ = ["Chosen", "Edit", "EncodedFile", "Values", "encoder_options"]
+__all__ = ["Chosen", "Edit", "EncodedFile", "Values", "encoder_options", "told_options"]
 
 # a column that is added: values of all rows of the result, [n, ...], or a function of a row, the number of its episode
 # and its number therein
@@ -482,6 +485,9 @@ class _Writing:
     def _write_meta(self) -> None:
         texts = self._tasks.texts
         write_tasks(self._root, texts, is_v3=self._is_v3)
+        subtasks = self._edit.datasets[0].root / SUBTASKS_PATH
+        if SUBTASK_INDEX in self._edit.features and subtasks.is_file():
+            place_file(subtasks, self._root / SUBTASKS_PATH, link=self._edit.link)
         if self._is_v3:
             write_json(self._root / STATS_PATH, self._totals())
         counts = {"episodes": len(self._edit.episodes), "frames": self._num_frames, "tasks": len(texts)}
@@ -604,14 +610,20 @@ class _Source:
 
 def encoder_options(metadata: Metadata, key: str) -> dict[str, Any]:
     """Return the options of `stepwell.Video` that a camera's videos were encoded by, as far as info.json has them."""
-    facts = metadata.info.features[key].raw.get("info") or {}
-    names = {"video.codec": "encoder", "video.g": "gop", "video.crf": "crf", "video.preset": "preset"}
-    found = {option: facts[name] for name, option in names.items() if facts.get(name) is not None}
+    found = told_options(metadata, key)
     if found.get("encoder") not in (None, *ENCODERS):
         raise SchemaError(
             f"{metadata.root}: camera {key!r} has videos of {found['encoder']!r}, which are not written here. Allowed: "
             f"{', '.join(ENCODERS)}. Encode them anew first: stepwell edit reencode."
         )
+    return found
+
+
+def told_options(metadata: Metadata, key: str) -> dict[str, Any]:
+    """Return the options of a camera's encoder that info.json tells, whichever encoder it is."""
+    facts = metadata.info.features[key].raw.get("info") or {}
+    names = {"video.codec": "encoder", "video.g": "gop", "video.crf": "crf", "video.preset": "preset"}
+    found = {option: facts[name] for name, option in names.items() if facts.get(name) is not None}
     if "preset" in found:
         found["preset"] = str(found["preset"])
     return found

@@ -28,9 +28,11 @@ from stepwell.errors import (
 )
 from stepwell.files.exchanging import BEFORE
 from stepwell.lerobot.appending import cameras_of, finish_append, locked_dataset
+from stepwell.lerobot.depth import depth_of
 from stepwell.lerobot.editing import Chosen, Edit, Values
 from stepwell.lerobot.in_place import open_in_place
 from stepwell.lerobot.info import INFO_PATH, FeatureInfo
+from stepwell.lerobot.meta_files import SUBTASK_INDEX, read_subtasks
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import place_file
 from stepwell.lerobot.staging import is_being_recorded
@@ -55,7 +57,7 @@ __all__ = [
 Place = str | os.PathLike[str]
 # what an edit writes itself; all else at the root is carried along
 WRITTEN = ("data", "videos", "meta")
-WRITTEN_META = ("info.json", "stats.json", "statistics.npz", "tasks.", "episodes")
+WRITTEN_META = ("info.json", "stats.json", "statistics.npz", "tasks.", "subtasks.", "episodes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +285,17 @@ def _check_alike(first: Metadata, other: Metadata) -> None:
                 f"Same features is expected, but got {name!r} as {there.dtype} {list(there.shape)} in {other.root}, "
                 f"{info.dtype} {list(info.shape)} in {first.root}."
             )
+        mine, theirs = (depth_of(each.info.features[name].raw) for each in (first, other))
+        if theirs != mine:
+            raise SchemaError(
+                f"{name!r} has depths that {other.root} means otherwise, {theirs}, than {first.root}, {mine}. "
+                "Datasets are merged that have the same codes and units."
+            )
+    if SUBTASK_INDEX in first.info.features and read_subtasks(first.root) != read_subtasks(other.root):
+        raise SchemaError(
+            f"{other.root} has other subtasks than {first.root}: subtask_index would name other texts. Give both the "
+            f"same meta/subtasks.parquet, or remove {SUBTASK_INDEX} first: stepwell edit features."
+        )
 
 
 def _merged_entry(key: str, datasets: Sequence[Metadata]) -> dict[str, Any]:
@@ -295,6 +308,11 @@ def _merged_entry(key: str, datasets: Sequence[Metadata]) -> dict[str, Any]:
         values = [each.get(name) for each in facts]
         is_same = all(value == values[0] for value in values)
         merged[name] = values[0] if is_same else {} if isinstance(values[0], dict) else None
+    depth = depth_of(entries[0])
+    if depth is not None and depth.quantization is not None:
+        # one of them may leave out what is LeRobot's default, or mark depth maps in the old way
+        merged |= {"is_depth_map": True, **depth.quantization.info()}
+        merged.pop("video.is_depth_map", None)
     return {**entries[0], "info": merged} if names else entries[0]
 
 

@@ -165,7 +165,8 @@ class ItemFormat:
     texts: frozenset[str]
     # by task_index, of each dataset
     tasks: tuple[tuple[str, ...], ...]
-    subtasks: tuple[str, ...] | None = None
+    # likewise by subtask_index; of none where one has no texts
+    subtasks: tuple[tuple[str, ...], ...] = ()
     # by key of a field that is not read as an item has it
     makers: dict[str, Maker] = field(default_factory=dict)
     # those of `texts` that are annotations
@@ -193,8 +194,8 @@ class ItemFormat:
         batch["task"] = (
             batch.pop("task") if "task" in self.texts else _texts(values, "task_index", self.tasks, datasets)
         )
-        if self.subtasks is not None:
-            batch["subtask"] = _texts(values, "subtask_index", [self.subtasks])
+        if self.subtasks:
+            batch["subtask"] = _texts(values, "subtask_index", self.subtasks, datasets)
         if datasets is not None:
             batch[DATASET_INDEX] = datasets
         return batch
@@ -288,7 +289,7 @@ def item_format(
     masks = tuple(f"{key}_is_pad" for key in steps)
     texts = frozenset(name for name in order if features[name]["dtype"] in TEXTS)
     languages = tuple(name for name in order if features[name]["dtype"] == LANGUAGE)
-    subtasks = None if meta.subtasks is None else tuple(meta.subtasks.index)
+    subtasks = () if meta.subtasks is None else (tuple(meta.subtasks.index),)
     return ItemFormat(fields, (*order, *masks), texts, (meta.task_texts,), subtasks, makers, languages)
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from stepwell.errors import WindowError
 from stepwell.lerobot.dataset import LeRobotDataset, LoaderOptions, Source, TorchDataset, item_loader
 from stepwell.lerobot.items import DATASET_INDEX, DepthPlanes, ItemFormat, ItemRows
+from stepwell.lerobot.meta_files import SUBTASK_INDEX
 from stepwell.loader import Loader
 from stepwell.loader.memory import import_torch
 from stepwell.order import mixed
@@ -259,11 +260,18 @@ class MultiLeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torc
             disabled |= extra
         return disabled
 
+    @cached_property
+    def _has_subtasks(self) -> bool:
+        """Whether all datasets have texts of subtasks."""
+        has_texts = all(dataset.meta.subtasks is not None for dataset in self.datasets)
+        return has_texts and SUBTASK_INDEX not in self.disabled_features
+
     def _part(self, number: int, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
         """Return the columns of items of one dataset, counted over all."""
         dataset = self.datasets[number]
         columns = dataset.__getitems__((indices - (self._stops[number] - len(dataset))).tolist()).columns
         left_out = self.disabled_features | {f"{key}_is_pad" for key in self.disabled_features}
+        left_out |= set() if self._has_subtasks else {"subtask"}
         kept = {key: column for key, column in columns.items() if key not in left_out}
         return {**kept, DATASET_INDEX: import_torch().full((len(indices),), number)}
 
@@ -297,7 +305,7 @@ class MultiLeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torc
             keys=tuple(key for key in first.keys if key not in left_out),
             texts=first.texts - self.disabled_features,
             tasks=tuple(made.tasks[0] for made in formats),
-            subtasks=None,
+            subtasks=tuple(made.subtasks[0] for made in formats) if self._has_subtasks else (),
             makers={key: make for key, make in first.makers.items() if key in fields},
             languages=tuple(key for key in first.languages if key not in self.disabled_features),
         )

@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import groupby
@@ -31,6 +31,7 @@ from stepwell.files.file_locks import lock_directory
 from stepwell.formats.source_episodes import episodes_of, schema_of
 from stepwell.lerobot.camera_writing import MAX_RATE_TERMS, VideoFiles, encoded_packets, encoding_of, import_av
 from stepwell.lerobot.dataset_files import video_info
+from stepwell.lerobot.depth import depth_of, split_options
 from stepwell.lerobot.editing import Chosen, Edit, EncodedFile
 from stepwell.lerobot.edits import Place, chosen_places, edited
 from stepwell.lerobot.in_place import open_in_place
@@ -38,7 +39,7 @@ from stepwell.lerobot.info import INFO_PATH, FeatureInfo
 from stepwell.lerobot.meta_files import read_json
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import MEGABYTE, FileNumbers
-from stepwell.lerobot.schema_mapping import map_schema
+from stepwell.lerobot.schema_mapping import Column, map_schema
 from stepwell.recorders.chunks import ITEM, NUM_ITEMS, NUM_STEPS, Workers, run_chunks
 from stepwell.schema import Feature
 from stepwell.store.layout import replace_file
@@ -59,6 +60,7 @@ def reencode(
     cameras: Iterable[str] | None = None,
     *,
     video: Mapping[str, Any] | None = None,
+    depth: Mapping[str, Any] | None = None,
     target: Place | None = None,
     workers: Workers = None,
     progress: bool | None = None,
@@ -69,6 +71,7 @@ def reencode(
         root: directory of the dataset.
         cameras: names; default all whose frames are in mp4 files.
         video: options of `stepwell.Video`; default ``{"encoder": "av1", "gop": 2, "crf": 30, "preset": "12"}``.
+        depth: of depth maps, whose codes are encoded without loss: ``gop``; default that of ``video``.
         target: of a new dataset; None: in place.
         workers: processes; default one a processor.
         progress: a bar on stderr; default: when it is a terminal.
@@ -86,7 +89,9 @@ def reencode(
     metadata = Metadata.load(root)
     names = _chosen(metadata, metadata.info.video_keys, cameras, "whose frames are in mp4 files")
     places = range(len(metadata.episodes))
-    return _encoded(metadata, names, places, video=video, target=target, workers=workers, progress=progress)
+    return _encoded(
+        metadata, names, places, video=video, depth=depth, target=target, workers=workers, progress=progress
+    )
 
 
 def encode_images(
@@ -95,6 +100,7 @@ def encode_images(
     *,
     episodes: Iterable[int] | None = None,
     video: Mapping[str, Any] | None = None,
+    depth: Mapping[str, Any] | None = None,
     target: Place | None = None,
     workers: Workers = None,
     progress: bool | None = None,
@@ -104,11 +110,15 @@ def encode_images(
     Args:
         cameras: names; default all whose images are in the data files.
         episodes: only these; default all.
+        depth: of depth maps: ``gop``, and ``depth_min``, ``depth_max``, ``shift`` and ``use_log`` of their codes, see
+            `stepwell.lerobot.depth.Quantization`.
     """
     metadata = Metadata.load(root)
     names = _chosen(metadata, metadata.info.image_keys, cameras, "whose images are in the data files")
     places = range(len(metadata.episodes)) if episodes is None else chosen_places(metadata, episodes)
-    return _encoded(metadata, names, places, video=video, target=target, workers=workers, progress=progress)
+    return _encoded(
+        metadata, names, places, video=video, depth=depth, target=target, workers=workers, progress=progress
+    )
 
 
 def retime(root: Place, cameras: Iterable[str] | None = None, *, target: Place | None = None) -> Path:
@@ -187,12 +197,13 @@ def _encoded(
     places: Sequence[int],
     *,
     video: Mapping[str, Any] | None,
+    depth: Mapping[str, Any] | None,
     target: Place | None,
     workers: Workers,
     progress: bool | None,
 ) -> Path:
     path = Path(metadata.root if target is None else target).absolute()
-    job = _EncodeJob(str(metadata.root), str(_work(path)), dict(video or {}), _digest(metadata))
+    job = _EncodeJob(str(metadata.root), str(_work(path)), dict(video or {}), dict(depth or {}), _digest(metadata))
     groups = [(name, group) for name in names for group in _groups(metadata, name, places)]
     chunks = [_Chunk(number, number + 1, name, group) for number, (name, group) in enumerate(groups)]
     with _working(job, chunks), edited(metadata.root, target) as place:
@@ -245,6 +256,7 @@ class _EncodeJob:
     root: str
     work: str
     video: dict[str, Any]
+    depth: dict[str, Any]
     digest: str
     noun = "file"
 
@@ -268,7 +280,15 @@ class _EncodeJob:
 
     def encoding(self, camera: str) -> Feature:
         """Return how the images of a camera are encoded."""
-        return encoding_of(self._columns[camera], self.video)
+        column = self.column(camera)
+        return encoding_of(
+            column, self.video if column.depth is None else {**self.video, **split_options(self.depth)[1]}
+        )
+
+    def column(self, camera: str) -> Column:
+        """Return the column of a camera."""
+        found: Column = self._columns[camera]
+        return found
 
     def path(self, chunk: _Chunk) -> Path:
         """Return the mp4 file of a chunk."""
@@ -281,8 +301,8 @@ class _EncodeJob:
     def plan(self, chunks: Sequence[_Chunk]) -> dict[str, Any]:
         """Return the request, to compare it with an earlier one."""
         parts = [[chunk.camera, list(chunk.places)] for chunk in chunks]
-        options = {name: str(value) for name, value in self.video.items()}
-        return {"digest": self.digest, "video": options, "chunks": parts}
+        video, depth = ({key: str(value) for key, value in given.items()} for given in (self.video, self.depth))
+        return {"digest": self.digest, "video": video, "depth": depth, "chunks": parts}
 
     @staticmethod
     def _only(path: Path, file: int) -> Path:
@@ -304,10 +324,19 @@ class _EncodeJob:
         schema = schema_of(self._store)
         cameras = {name: "video" for name, feature in schema.items() if feature.kind == "image"}
         columns = map_schema(schema, cameras=cameras, origin=raw)  # type: ignore[arg-type]
-        return {column.name: column for column in columns}
+        return {column.name: self._with_codes(column) for column in columns}
+
+    def _with_codes(self, column: Column) -> Column:
+        """Return a column; of images of depths with the codes that were asked for."""
+        quantization, _ = split_options(self.depth)
+        if quantization is None or column.depth is None or column.depth.quantization is not None:
+            return column
+        info = column.info
+        raw = {**info.raw, "info": {**info.raw["info"], **quantization.info()}}
+        return replace(column, info=replace(info, raw=raw))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("root", "work", "video", "digest")}
+        return {name: getattr(self, name) for name in ("root", "work", "video", "depth", "digest")}
 
 
 @contextmanager
@@ -346,7 +375,9 @@ def _edit(
         encoded.setdefault(chunk.camera, []).append(EncodedFile(job.path(chunk), lengths))
         if features[chunk.camera] is metadata.info.features[chunk.camera]:
             facts = read_json(job.facts_path(chunk))
-            features[chunk.camera] = _video_feature(metadata, chunk.camera, facts, job.encoding(chunk.camera))
+            features[chunk.camera] = _video_feature(
+                metadata, job.column(chunk.camera), facts, job.encoding(chunk.camera)
+            )
     return Edit(
         [metadata],
         [Chosen(0, place) for place in places],
@@ -357,12 +388,25 @@ def _edit(
     )
 
 
-def _video_feature(metadata: Metadata, name: str, facts: Mapping[str, Any], encoding: Feature) -> FeatureInfo:
+def _video_feature(metadata: Metadata, column: Column, facts: Mapping[str, Any], encoding: Feature) -> FeatureInfo:
     """Return the entry of a camera whose videos were encoded."""
-    info = metadata.info.features[name]
+    info = metadata.info.features[column.name]
     options = dict(encoding.options)
     told = {key: options[option] for option, key in NAMES.items() if options.get(option) is not None}
     if str(told.get("video.preset", "")).isdecimal():
         told["video.preset"] = int(told["video.preset"])
-    raw = {**info.raw, "dtype": "video", "info": {**video_info(facts, metadata.info.fps, 3), **told}}
-    return FeatureInfo(name, "video", info.shape, info.names, raw)
+    found = {**video_info(facts, metadata.info.fps, column.info.shape[2]), **told}
+    if column.depth is not None:
+        found = _depth_info(column, found)
+    raw = {**info.raw, "dtype": "video", "info": found}
+    return FeatureInfo(info.name, "video", info.shape, info.names, raw)
+
+
+def _depth_info(column: Column, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what info.json says of a depth map that was encoded, which is without loss."""
+    depth = depth_of(column.info.raw)
+    assert depth is not None
+    assert depth.quantization is not None
+    about = {"is_depth_map": True, "depth_unit": depth.unit, "video.extra_options": {"x265-params": "lossless=1"}}
+    others = {key: value for key, value in found.items() if key != "video.is_depth_map"}
+    return {**about, **depth.quantization.info(), **others}

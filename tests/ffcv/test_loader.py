@@ -375,9 +375,24 @@ def test_epochs_of_an_order_of_one_s_own_may_differ_in_length(path):
     assert sizes == [[8, 8, 4], [8, 7], [8, 2]]
 
 
+@pytest.mark.parametrize("order", [[0, NUMBER], [-1, 3], [0.5], [[1, 2]]])
+def test_an_order_of_samples_that_are_not_there_is_refused_before_they_are_read(path, order):
+    class Odd(TraversalOrder):
+        def sample_order(self, epoch):
+            return order
+
+    with pytest.raises(OrderError, match=f"order: .* Allowed: 0 to {NUMBER - 1}"):
+        iter(Loader(path, 1, num_workers=1, order=Odd, pipelines=only("label", LABELS)))
+
+
 def test_a_batch_has_a_sample_at_least(path):
     with pytest.raises(LoaderError, match="batch_size=0"):
         Loader(path, 0)
+
+
+def test_a_filter_of_no_field_is_refused(path):
+    with pytest.raises(SchemaError, match="filter: there is no field 'lable'"):
+        Loader(path, 8, num_workers=1).filter("lable", bool)
 
 
 def test_a_filter_keeps_the_samples_of_a_condition(path):

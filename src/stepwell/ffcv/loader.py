@@ -278,7 +278,7 @@ class Loader:
         self.graph.declare()
         if self.recompile:
             self.generate_code()
-        ids = np.asarray(self.next_traversal_order())
+        ids = self._numbers(np.asarray(self.next_traversal_order()), "order")
         ids = ids[: self._whole(len(ids))]
         if (self.graph.fields, len(ids)) != (self._fields, self._number):
             # a size that the script has changed, or an order of one's own whose epochs differ in length
@@ -294,8 +294,15 @@ class Loader:
         Args:
             field_name: the field, with its pipeline.
             condition: of one sample's value.
+
+        Raises:
+            SchemaError: no such field.
         """
         given = self._options["pipelines"] or {}
+        if field_name not in self.reader.handlers:
+            raise SchemaError(
+                f"filter: there is no field {field_name!r}. The file has: {', '.join(self.reader.handlers)}."
+            )
         alone = {name: None for name in self.reader.handlers if name != field_name}
         if field_name in given:
             alone[field_name] = given[field_name]
@@ -337,15 +344,21 @@ class Loader:
         return number // self.batch_size * self.batch_size if self.drop_last else number
 
     def _chosen(self, indices: Sequence[int] | None) -> npt.NDArray[Any]:
-        number = self.reader.num_samples
         if indices is None:
-            return np.arange(number, dtype=np.uint64)
-        found = np.array(indices)
-        if found.size and (found.dtype.kind not in "iu" or found.min() < 0 or found.max() >= number):
+            return np.arange(self.reader.num_samples, dtype=np.uint64)
+        return self._numbers(np.array(indices), "indices")
+
+    def _numbers(self, found: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
+        """Return numbers of samples, which compiled code takes as they are."""
+        if not found.size:
+            return np.empty(0, np.uint64)
+        last = self.reader.num_samples - 1
+        if found.ndim != 1 or found.dtype.kind not in "iu" or found.min() < 0 or found.max() > last:
             raise OrderError(
-                f"indices of {found.dtype} from {found.min()} to {found.max()}. Allowed: 0 to {number - 1}."
+                f"{what}: {found.dtype} {found.shape} from {found.min()} to {found.max()}. Allowed: 0 to {last}, "
+                "whole numbers in one row."
             )
-        return found if found.size else np.empty(0, np.uint64)
+        return found
 
     def _order(self, order: Any, options: Mapping[str, Any]) -> TraversalOrder:
         if isinstance(order, OrderOption):

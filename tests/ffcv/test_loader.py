@@ -22,7 +22,7 @@ from stepwell.ffcv.traversal_order.base import TraversalOrder
 
 import stepwell
 from stepwell import Array, Image
-from stepwell.errors import DatasetNotFoundError, FormatError, LoaderError, OrderError, SchemaError
+from stepwell.errors import DatasetNotFoundError, FormatError, LoaderError, OrderError, SchemaError, WindowError
 from stepwell.ffcv import DatasetWriter
 from stepwell.ffcv.fields import BytesField, FloatField, IntField, JSONField, NDArrayField, RGBImageField
 from stepwell.ffcv.pipeline import PipelineSpec
@@ -383,6 +383,16 @@ def test_an_order_of_samples_that_are_not_there_is_refused_before_they_are_read(
 
     with pytest.raises(OrderError, match=f"order: .* Allowed: 0 to {NUMBER - 1}"):
         iter(Loader(path, 1, num_workers=1, order=Odd, pipelines=only("label", LABELS)))
+
+
+def test_a_square_in_the_middle_lies_in_the_image(path):
+    for ratio in (0.0, -1.0, 1.5, float("nan")):
+        with pytest.raises(WindowError, match="CenterCropRGBImageDecoder with ratio="):
+            CenterCropRGBImageDecoder((8, 8), ratio)
+    pipelines = only("image", [CenterCropRGBImageDecoder((2, 2), 0.01)])
+    (images,) = next(iter(Loader(path, 2, num_workers=1, pipelines=pipelines)))
+    # 1 % of 20 pixels is less than one
+    assert np.array_equal(images[1], np.broadcast_to(image_of(1)[9, 11], (2, 2, 3)))
 
 
 def test_a_batch_has_a_sample_at_least(path):

@@ -53,6 +53,12 @@ def test_values_keep_their_dtype_where_they_are_not_mixed() -> None:
     assert align(times, ticks, "linear").of(np.array([[1], [3]], np.float32)).dtype == np.float32
 
 
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+def test_a_row_without_a_share_leaves_no_trace(odd: float) -> None:
+    aligned = align(np.array([0, 10, 20]), np.array([0, 5, 10, 20]), "linear")
+    assert np.array_equal(aligned.of(np.array([1.0, 2.0, odd])), [1, 1.5, 2, odd], equal_nan=True)
+
+
 @given(rate=st.floats(0.1, 1000), start=st.integers(0, 10**18), seconds=st.floats(0, 5))
 def test_ticks_of_a_rate_are_even_and_within_its_span(rate: float, start: int, seconds: float) -> None:
     stop = start + int(seconds * 1e9)

@@ -55,7 +55,9 @@ class Aligned:
             return values[self.rows]
         weights = self.weights.reshape(-1, *[1] * (values.ndim - 1))
         after = np.minimum(self.rows + 1, len(values) - 1)
-        shown = values[self.rows] * (1.0 - weights) + values[after] * weights
+        # a row that has no share may be NaN or infinite
+        rest = np.where(weights > 0, values[after], 0) * weights
+        shown = values[self.rows] * (1.0 - weights) + rest
         return shown.astype(values.dtype if values.dtype.kind == "f" else np.float64)
 
 

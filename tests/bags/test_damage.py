@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stepwell.errors import FormatError
@@ -94,3 +95,46 @@ def test_names_of_files_in_metadata_lead_nowhere(tmp_path: Path) -> None:
     (folder / "run.db3.zstd").write_bytes(b"x")
     with pytest.raises(FormatError, match=r"run.db3.zstd is compressed as a whole"):
         open_reader(folder, "rosbag")
+
+
+def write_json(path: Path, *texts: str) -> Path:
+    from mcap.writer import Writer
+
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        channel = writer.register_channel("/pose", "json", writer.register_schema("pose", "jsonschema", b"{}"))
+        for number, text in enumerate(texts):
+            writer.add_message(channel, 1000 * number, text.encode(), 1000 * number)
+        writer.finish()
+    return path
+
+
+@pytest.mark.parametrize("value", ["1" + "0" * 30, "[1" + "0" * 30 + "]", "null", "{}", "[[1]]", "[]"])
+def test_values_that_no_feature_holds_are_left_out_and_told(tmp_path: Path, value: str) -> None:
+    with pytest.raises(FormatError, match="no topic that can be read"):
+        open_reader(write_json(tmp_path / "a.mcap", f'{{"x": {value}}}'))
+
+
+@pytest.mark.parametrize("sec", ["NaN", "null", "1" + "0" * 30])
+def test_stamps_that_are_no_times_are_errors(tmp_path: Path, sec: str) -> None:
+    path = write_json(tmp_path / "a.mcap", f'{{"x": 1, "timestamp": {{"sec": {sec}, "nsec": 0}}}}')
+    with pytest.raises(FormatError, match=r"a.mcap, /pose"):
+        open_reader(f"mcap://{path}?time=header")
+
+
+def test_a_clock_that_is_not_kept_counts_in_the_same_time(tmp_path: Path) -> None:
+    path = write_mcap(tmp_path / "a.mcap")
+    for time in ("publish", "header"):
+        options = f"clock=/camera/image&topics=/arm/joint_states&time={time}"
+        (episode,) = open_reader(f"mcap://{path}?{options}").episodes()
+        assert np.abs(episode.columns["arm.joint_states.lag"]).max() < 1e-6
+
+
+def test_a_message_shorter_than_its_head_is_an_error(tmp_path: Path) -> None:
+    from stepwell.bags.mcap_files import MAGIC, RECORD
+
+    records = (0x04, bytes.fromhex("0000 0000") + b"\1\0\0\0t\4\0\0\0json\0\0\0\0"), (0x05, bytes(3)), (0x0F, bytes(4))
+    (tmp_path / "a.mcap").write_bytes(MAGIC + b"".join(RECORD.pack(code, len(data)) + data for code, data in records))
+    with pytest.raises(FormatError, match="a message of 3 bytes"):
+        open_reader(tmp_path / "a.mcap")

@@ -89,6 +89,26 @@ def test_definitions_are_interpreted_and_never_run(text: str, told: str | None) 
         parse_definitions("demo/T", text)
 
 
+def layered(number: int, *leaves: str) -> str:
+    """Return definitions in which each type holds two that hold the same two, down to the leaves."""
+    pairs = [(f"demo/{kind}{i}", f"demo/A{i + 1} a\ndemo/B{i + 1} b\n") for i in range(number) for kind in "AB"]
+    last = [(f"demo/{kind}{number}", "\n".join(leaves)) for kind in "AB"]
+    others = "".join(f"====\nMSG: {name}\n{text}\n" for name, text in pairs + last)
+    return f"demo/A0 a\ndemo/B0 b\n{others}"
+
+
+def test_types_that_many_hold_are_looked_into_once() -> None:
+    assert len(parse_definitions("demo/T", layered(25, "int8 x"))) == 2 + 1 + 2 * 26
+    with pytest.raises(FormatError, match="lies 32 deep"):
+        parse_definitions("demo/T", layered(40, "int8 x"))
+
+
+def test_messages_of_more_fields_than_bytes_are_refused() -> None:
+    with pytest.raises(DecodeError, match="0 bytes, which has more than"):
+        MessageReader("demo/T", layered(25), is_cdr=False).read(b"")
+    assert len(MessageReader("demo/T", layered(5, "int8 x"), is_cdr=False).read(bytes(64))) == 2
+
+
 def test_counts_that_a_message_merely_claims_take_no_memory() -> None:
     for text, data in (
         ("uint8[] x", b"\xff\xff\xff\xff"),

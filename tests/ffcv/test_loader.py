@@ -22,7 +22,7 @@ from stepwell.ffcv.traversal_order.base import TraversalOrder
 
 import stepwell
 from stepwell import Array, Image
-from stepwell.errors import DatasetNotFoundError, FormatError, OrderError, SchemaError
+from stepwell.errors import DatasetNotFoundError, FormatError, LoaderError, OrderError, SchemaError, WindowError
 from stepwell.ffcv import DatasetWriter
 from stepwell.ffcv.fields import BytesField, FloatField, IntField, JSONField, NDArrayField, RGBImageField
 from stepwell.ffcv.pipeline import PipelineSpec
@@ -79,6 +79,9 @@ def path(tmp_path_factory):
 
 def only(name, operations):
     return {**dict.fromkeys(FIELDS), name: operations}
+
+
+LABELS = [IntDecoder(), ToTensor()]
 
 
 def numbers_of(loader):
@@ -351,6 +354,55 @@ def test_a_state_resumes_at_the_next_batch(path, consumed):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
     with pytest.raises(OrderError, match="seed 9"):
         Loader(path, 16, seed=8).load_state_dict(state)
+
+
+def test_epochs_may_be_resumed_after_many_others_and_be_under_way_at_once(path):
+    loader = Loader(path, 8, num_workers=2, order=OrderOption.RANDOM, seed=3, pipelines=only("label", LABELS))
+    first = [numbers.tolist() for (numbers,) in loader]
+    iterators = [iter(loader) for _ in range(12)]
+    assert [len(list(each)) for each in iterators] == [len(loader)] * 12
+    loader.load_state_dict({"epoch": 0, "consumed": 8, "seed": 3})
+    assert [numbers.tolist() for (numbers,) in loader] == first[1:]
+
+
+def test_epochs_of_an_order_of_one_s_own_may_differ_in_length(path):
+    class Shrinking(TraversalOrder):
+        def sample_order(self, epoch):
+            return np.arange(20 - 5 * epoch)
+
+    loader = Loader(path, 8, num_workers=2, order=Shrinking, drop_last=False, pipelines=only("label", LABELS))
+    sizes = [[len(numbers) for (numbers,) in loader] for _ in range(3)]
+    assert sizes == [[8, 8, 4], [8, 7], [8, 2]]
+
+
+@pytest.mark.parametrize("order", [[0, NUMBER], [-1, 3], [0.5], [[1, 2]]])
+def test_an_order_of_samples_that_are_not_there_is_refused_before_they_are_read(path, order):
+    class Odd(TraversalOrder):
+        def sample_order(self, epoch):
+            return order
+
+    with pytest.raises(OrderError, match=f"order: .* Allowed: 0 to {NUMBER - 1}"):
+        iter(Loader(path, 1, num_workers=1, order=Odd, pipelines=only("label", LABELS)))
+
+
+def test_a_square_in_the_middle_lies_in_the_image(path):
+    for ratio in (0.0, -1.0, 1.5, float("nan")):
+        with pytest.raises(WindowError, match="CenterCropRGBImageDecoder with ratio="):
+            CenterCropRGBImageDecoder((8, 8), ratio)
+    pipelines = only("image", [CenterCropRGBImageDecoder((2, 2), 0.01)])
+    (images,) = next(iter(Loader(path, 2, num_workers=1, pipelines=pipelines)))
+    # 1 % of 20 pixels is less than one
+    assert np.array_equal(images[1], np.broadcast_to(image_of(1)[9, 11], (2, 2, 3)))
+
+
+def test_a_batch_has_a_sample_at_least(path):
+    with pytest.raises(LoaderError, match="batch_size=0"):
+        Loader(path, 0)
+
+
+def test_a_filter_of_no_field_is_refused(path):
+    with pytest.raises(SchemaError, match="filter: there is no field 'lable'"):
+        Loader(path, 8, num_workers=1).filter("lable", bool)
 
 
 def test_a_filter_keeps_the_samples_of_a_condition(path):

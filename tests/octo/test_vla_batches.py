@@ -285,6 +285,22 @@ def test_statistics_are_exact_and_pass_through_their_file(two, tmp_path):
         load_statistics(tmp_path / "two.json")
 
 
+def test_statistics_that_lack_what_is_needed_say_so(two, tmp_path):
+    arm, statistics = View(two.stores[0]), dataset_statistics(two)["arm"]
+    action = {"mean": [0.0] * 4, "q01": [0.0] * 4, "q99": [1.0] * 4}
+    for known, options, told in (
+        ({"action": statistics["action"]}, {}, "none of 'proprio'"),
+        ({"action": 3}, {}, "none of 'action'"),
+        ({"action": action}, {"normalization": "normal"}, "no std of 'action'"),
+        ({"action": action}, {}, "no min, max of 'action'"),
+    ):
+        with pytest.raises(WindowError, match=told):
+            openvla_batches(arm, statistics={"arm": known}, **options)
+    (tmp_path / "a.json").write_text('{"arm": {"action": 3}}')
+    with pytest.raises(FormatError, match="no statistics of datasets"):
+        load_statistics(tmp_path / "a.json")
+
+
 def test_what_does_not_fit_is_refused(two, tmp_path):
     with pytest.raises(FormatError, match=r"no 'observation\.eye' in a trajectory. There are: .*front"):
         Standardize("a", {"primary": "eye"})(

@@ -68,6 +68,7 @@ def damaged(root: Path, name: str, value: np.ndarray | bytes) -> None:
         ("$store$_terminal_ckpt.0.gz", b"\x93NUMPY\x01\x00", "terminal_ckpt.0.gz"),
         ("add_count_ckpt.0.gz", np.zeros(3, np.int64), "where one number should be"),
         ("add_count_ckpt.0.gz", np.array(["x"], object), "add_count"),
+        ("add_count_ckpt.0.gz", np.array(-3), "-3 rows were ever added"),
     ],
 )
 def test_files_that_are_none_of_a_buffer_are_told(tmp_path: Path, name: str, value, told: str) -> None:

@@ -346,3 +346,27 @@ def test_robomimic_is_a_preset(tmp_path: Path) -> None:
     for found, wanted in zip(by_layout.episodes(), by_name.episodes(), strict=True):
         assert (found.terminated, found.truncated) == (wanted.terminated, wanted.truncated)
         assert found.metadata["masks"] == wanted.metadata["masks"]
+
+
+def test_groups_that_hold_themselves_are_not_walked_for_ever(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["action"] = np.zeros((3, 2))
+        file["one"] = file["two"] = file["/"]
+    with pytest.raises(FormatError, match="groups are linked more than"):
+        open_reader(f"hdf5://{tmp_path}/a.hdf5?episodes=file")
+
+
+def test_sizes_that_are_merely_claimed_take_no_memory(tmp_path: Path) -> None:
+    path, size = tmp_path / "a.hdf5", {"shape": (1 << 40,), "chunks": (1 << 10,), "dtype": "u1"}
+    with h5py.File(path, "w") as file:
+        file["data/demo_0/actions"] = np.zeros((3, 2))
+        for name in ("obs", "next_obs"):
+            file["data/demo_0"].create_dataset(f"{name}/x", **size)
+    with pytest.raises(FormatError, match="claims 1099511627776 bytes"):
+        open_reader(f"robomimic://{path}")
+    path = tmp_path / "b.hdf5"
+    with h5py.File(path, "w") as file:
+        file["traj_0/actions"] = np.zeros((3, 2))
+        file["traj_0"].create_dataset("terminated", **{**size, "shape": (3, 1 << 40), "chunks": (1, 1 << 10)})
+    with pytest.raises(FormatError, match="terminated claims"):
+        next(iter(open_reader(f"hdf5://{path}?layout=maniskill&ignore=terminated").episodes()))

@@ -118,3 +118,39 @@ def test_a_pickle_that_is_cut_off_is_told(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(FormatError, match=r"a.pkl: .*It is damaged, or no pickle of arrays"):
         open_reader(path, options={"trust": True})
+
+
+class Calls:
+    """Pickles as a call, and what is then filled in."""
+
+    def __init__(self, *parts: object) -> None:
+        self.parts = parts
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return self.parts
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        # any bytes as the addresses of objects
+        Calls(np.ndarray, ((2,), np.dtype("O"), b"A" * 16)),
+        Calls(np.ndarray, ((1 << 40,), "u1")),
+        Calls(np.dtype, ("V8", False, True), (4, "|", None, ("x",), {"x": (np.dtype("O"), 0)}, 8, 1, 0, None)),
+        Calls(np.zeros(1).__reduce__()[0], (np.ndarray, (0,), b"b"), (1, (2,), np.dtype("O"), False, b"A" * 16)),
+    ],
+)
+def test_addresses_in_a_pickle_are_never_taken_for_objects(tmp_path: Path, evil: object) -> None:
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps([{"observations": evil}]))
+    with pytest.raises(UntrustedFileError, match="It was not read"):
+        open_reader(f"decision-transformer://{tmp_path}/a.pkl?trust=true")
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_protocol_and_order_of_bytes_is_read(tmp_path: Path, protocol: int) -> None:
+    rows = {"observations": np.arange(6.0).reshape(3, 2), "rewards": np.arange(3, dtype=">f4")}
+    rows |= {"actions": np.asfortranarray(np.arange(6, dtype="<i2").reshape(3, 2)), "dones": [False, np.True_, True]}
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps([rows], protocol))
+    (episode,) = open_reader(f"decision-transformer://{tmp_path}/a.pkl?trust=true").episodes()
+    for name, values in rows.items():
+        assert np.array_equal(episode.columns[name], values), name

@@ -137,6 +137,8 @@ class McapLog(MessageLog):
 
     def _add_message(self, head: bytes, where: tuple[int, int, int], known: Known) -> None:
         chunk, place, length = where
+        if length < MESSAGE.size:
+            raise FormatError(f"{self.paths[self._chunks[chunk][0]]}: a message of {length} bytes. It is damaged.")
         number, _, recorded, published = MESSAGE.unpack(head)
         if number not in known.channels:
             raise FormatError(f"{self.paths[self._chunks[chunk][0]]}: a message of a channel that is not there.")

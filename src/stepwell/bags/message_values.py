@@ -210,8 +210,9 @@ def _numbers(value: Any) -> npt.NDArray[Any] | None:
     """Return numbers as an array; None of what is none, such as a list of messages."""
     if isinstance(value, np.ndarray):
         return value
-    if isinstance(value, np.generic | bool | int | float):
-        return np.asarray(value)
-    if isinstance(value, list) and value and all(isinstance(each, int | float) for each in value):
-        return np.array(value)
-    return None
+    is_list = isinstance(value, list) and value and all(isinstance(each, int | float) for each in value)
+    if not is_list and not isinstance(value, np.generic | bool | int | float):
+        return None
+    found = np.asarray(value)
+    # of integers that 64 bits do not hold it is objects
+    return found if found.dtype.kind in "biuf" else None

@@ -43,13 +43,15 @@ TEXTS = ("string", "wstring")
 STAMP = (("sec", "int32", None), ("nanosec", "uint32", None))
 KNOWN = {"builtin_interfaces/Time": STAMP, "builtin_interfaces/Duration": STAMP}
 FIELD = re.compile(
-    r"\s*(?P<type>[A-Za-z][\w/]*)(?:<=\d+)?(?P<array>\[(?:<=)?\d*\])?\s+(?P<name>[A-Za-z]\w*)\s*(?P<rest>.*)"
+    r"\s*(?P<type>[A-Za-z][\w/]*)(?:<=\d+)?(?P<array>\[(?:<=)?\d{0,9}\])?\s+(?P<name>[A-Za-z]\w*)\s*(?P<rest>.*)"
 )
 SEPARATOR = re.compile(r"^=+\s*$", re.MULTILINE)
 IGNORED = re.compile(r"\s*(?:#.*|@.*)?")
 MAX_DEPTH = 32
 MAX_FIELDS = 10_000
 MAX_DEFINITION = 1 << 20
+# fields of a message for each of its bytes: those of messages within messages that hold nothing take none
+MOST_FIELDS_A_BYTE = 16
 
 Field = tuple[str, str, int | None]
 """Name, type, and length: None of one value, -1 of a sequence."""
@@ -86,7 +88,7 @@ def parse_definitions(name: str, text: str) -> dict[str, tuple[Field, ...]]:
         texts[type_name(head[4:].strip())] = body
     raw = {each: _fields(each, body) for each, body in texts.items()}
     found = dict(KNOWN) | {each: _resolved(each, fields, raw) for each, fields in raw.items()}
-    _check_ends(type_name(name), found, ())
+    _check_ends(type_name(name), found, (), {})
     return found
 
 
@@ -123,15 +125,20 @@ def _full(kind: str, owner: str, known: Mapping[str, Any]) -> str:
     return "std_msgs/Header" if kind == "Header" and f"{package}/Header" not in known else f"{package}/{kind}"
 
 
-def _check_ends(name: str, found: Mapping[str, tuple[Field, ...]], above: tuple[str, ...]) -> None:
-    """Refuse types without a definition, and those that hold themselves."""
+def _check_ends(
+    name: str, found: Mapping[str, tuple[Field, ...]], above: tuple[str, ...], depths: dict[str, int]
+) -> int:
+    """Refuse types without a definition, and those that hold themselves or lie too deep; return how deep one goes."""
     if name not in found:
         raise FormatError(f"{' > '.join((*above, name))}: the definition of this type is missing.")
-    if name in above or len(above) > MAX_DEPTH:
+    if name in above or len(above) + depths.get(name, 0) > MAX_DEPTH:
         raise FormatError(f"{' > '.join((*above, name))}: a type that holds itself, or lies {MAX_DEPTH} deep.")
-    for kind in dict.fromkeys(kind for _, kind, _ in found[name]):
-        if kind not in NUMBERS and kind not in TEXTS and kind not in TIMES:
-            _check_ends(kind, found, (*above, name))
+    # each type is looked into once, however many hold it
+    if name not in depths:
+        kinds = {kind for _, kind, _ in found[name] if kind not in NUMBERS and kind not in TEXTS and kind not in TIMES}
+        inner = [_check_ends(kind, found, (*above, name), depths) for kind in sorted(kinds)]
+        depths[name] = 1 + max(inner, default=-1)
+    return depths[name]
 
 
 @dataclass(slots=True)
@@ -143,6 +150,8 @@ class Cursor:
     # where alignment counts from; -1 where nothing is aligned
     origin: int
     order: Literal["<", ">"]
+    # fields that were read
+    fields: int = 0
 
     def take(self, count: int) -> int:
         """Return where so many bytes begin, and go past them."""
@@ -156,6 +165,12 @@ class Cursor:
         """Go to the next place where a number of that size may lie."""
         if self.origin >= 0:
             self.place += -(self.place - self.origin) % size
+
+    def enter(self, number: int) -> None:
+        """Refuse a message that has more fields than its bytes can be: a definition may hold any number of them."""
+        self.fields += number + 1
+        if self.fields > MAX_FIELDS + MOST_FIELDS_A_BYTE * len(self.data):
+            raise DecodeError(f"a message of {len(self.data)} bytes, which has more than {self.fields} fields.")
 
     def count(self) -> int:
         """Return the length that comes next."""
@@ -213,6 +228,7 @@ class MessageReader:
         plan = self._plans[name]
         if not plan and self._is_cdr:
             cursor.take(1)
+        cursor.enter(len(plan))
         return {field: read(cursor) for field, read in plan}
 
     def _read_of(self, kind: str, size: int | None) -> Read:

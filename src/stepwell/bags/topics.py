@@ -224,14 +224,17 @@ class RecordingReader(Reader):
         return self._known[topic.name]
 
     def _stamps(self, log: MessageLog, topic: Topic) -> Int64s:
-        decoded = next(each for each in self._decoded if each.topic == topic.name)
         found = []
-        for data in log.read(topic, np.arange(len(topic.times))):
-            stamp = stamp_of(decoded.read(data))
-            if stamp is None:
-                return topic.times
-            found.append(stamp)
-        return np.array(found, np.int64)
+        with naming(f"{log.paths[0]}, {topic.name}"):
+            # a topic may be the clock, and not be kept
+            kept = next((each for each in self._decoded if each.topic == topic.name), None)
+            decoded = kept or self._described(log, topic)
+            for data in log.read(topic, np.arange(len(topic.times))):
+                stamp = stamp_of(decoded.read(data))
+                if stamp is None:
+                    return topic.times
+                found.append(stamp)
+            return np.array(found, np.int64)
 
     def _found(self, log: MessageLog, wanted: Sequence[str]) -> list[Decoded]:
         """Return how each topic is read that is kept."""
@@ -240,7 +243,8 @@ class RecordingReader(Reader):
         for name in kept:
             topic = log.topics[name]
             try:
-                found.append(self._described(log, topic))
+                with naming(f"{topic.type} as {topic.encoding}"):
+                    found.append(self._described(log, topic))
             except (FormatError, DecodeError) as error:
                 if name in wanted:
                     raise FormatError(f"{self.label(0)}, {name}: {error}") from error
@@ -315,8 +319,7 @@ class RecordingReader(Reader):
         topics = [self._topic(log, each.topic, index) for each in self._decoded]
         known = {topic.name: self._times(log, topic) for topic in topics}
         if isinstance(self._clock, str):
-            own = known.get(self._clock)
-            ticks = self._topic(log, self._clock, index).times if own is None else own
+            ticks = self._times(log, self._topic(log, self._clock, index))
         else:
             first = min(times[0] for times in known.values())
             ticks = rate_ticks(self._clock, int(first), int(max(times[-1] for times in known.values())))

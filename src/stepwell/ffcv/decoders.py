@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from stepwell.beton.layout import JPEG_MODE
 from stepwell.codecs import Decoder, make_codec
-from stepwell.errors import FormatError
+from stepwell.errors import FormatError, WindowError
 from stepwell.ffcv.pipeline import Allocation, AllocationQuery, Compiler, Operation, State, as_python, memcpy
 from stepwell.ffcv.transforms import AsOpencv, OpencvRandomResizedCrop, OpencvResize, random_draws
 from stepwell.schema import Image
@@ -263,11 +263,16 @@ class CenterCropRGBImageDecoder(ResizedCropRGBImageDecoder):
 
     Args:
         output_size: height and width of what comes out.
-        ratio: side of the square, for a shorter side of 1.
+        ratio: side of the square, for a shorter side of 1: above 0 to 1. It has a pixel at least.
+
+    Raises:
+        WindowError: another ratio.
     """
 
     def __init__(self, output_size: Sequence[int], ratio: float) -> None:
         super().__init__(output_size)
+        if not 0 < ratio <= 1:
+            raise WindowError(f"CenterCropRGBImageDecoder with ratio={ratio}. Allowed: above 0 to 1.")
         self.ratio = ratio
 
     @property
@@ -284,5 +289,5 @@ class CenterSquare(AsOpencv, Resizing):
 
     def box(self, height: int, width: int, numbers: Sequence[float]) -> Box:
         """Return the square; see `CutDecoder.box`."""
-        side = int(self.part * min(height, width))
+        side = max(int(self.part * min(height, width)), 1)
         return (height - side) // 2, (width - side) // 2, side, side

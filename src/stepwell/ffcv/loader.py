@@ -21,11 +21,12 @@ from enum import Enum, auto, unique
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import OrderError, SchemaError
+from stepwell.errors import LoaderError, OrderError, SchemaError
 from stepwell.ffcv.graph import Graph, Source
 from stepwell.ffcv.pipeline import Compiler, PipelineSpec, torch_of
 from stepwell.ffcv.reader import MemoryManager, Reader, reader_of
@@ -47,8 +48,6 @@ __all__ = [
 
 DEFAULT_OS_CACHE = os.environ.get("FFCV_DEFAULT_CACHE_PROCESS", "0") in ("", "0")
 MAX_SEED = 2**31 - 1
-# of epochs that are under way
-MAX_ORDERS = 8
 
 
 @unique
@@ -146,7 +145,7 @@ ORDER_TYPE = OrderOption | type[TraversalOrder]
 class _Given(Order):
     """An order of stepwell's loader, whose epochs are set one by one."""
 
-    epochs: dict[int, npt.NDArray[np.int64]]
+    epochs: Mapping[int, npt.NDArray[np.int64]]
     number: int
 
     def bind(self, index: Any) -> BoundOrder:
@@ -155,7 +154,7 @@ class _Given(Order):
 
 @dataclass(frozen=True)
 class _BoundGiven(BoundOrder):
-    epochs: dict[int, npt.NDArray[np.int64]]
+    epochs: Mapping[int, npt.NDArray[np.int64]]
     number: int
 
     @property
@@ -193,6 +192,7 @@ class Loader:
         FormatError: no such file as its format says, or a custom field without a class.
         SchemaError: a pipeline that cannot be.
         OrderError: no such order.
+        LoaderError: a batch size below 1.
         TypeError: `SimpleRGBImageDecoder` of images of several sizes.
 
     Example:
@@ -236,6 +236,8 @@ class Loader:
             seed = 0 if distributed else int(np.random.randint(0, MAX_SEED))
         self._options = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         self.fname, self.batch_size, self.seed = os.fspath(fname), int(batch_size), int(seed)
+        if self.batch_size < 1:
+            raise LoaderError(f"batch_size={batch_size}. Allowed: 1 and more.")
         self.os_cache, self.distributed, self.drop_last = os_cache, distributed, drop_last
         self.batches_ahead, self.recompile = max(int(batches_ahead), 1), recompile
         self.num_workers = num_workers if num_workers >= 1 else len(os.sched_getaffinity(0))
@@ -249,8 +251,9 @@ class Loader:
         self.pipeline_specs = self._specs(pipelines or {})
         self.graph = Graph(self.pipeline_specs, self._source())
         self.first_traversal_order = self.next_traversal_order()
-        self._orders: dict[int, npt.NDArray[np.int64]] = _Recent()
-        self._fields = self.graph.fields
+        # of the epochs under way, held by their iterators
+        self._orders: WeakValueDictionary[int, npt.NDArray[np.int64]] = WeakValueDictionary()
+        self._fields, self._number = self.graph.fields, self._whole(len(self.first_traversal_order))
         self._inner = self._window_loader()
 
     @property
@@ -268,19 +271,19 @@ class Loader:
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
-        number = len(self.first_traversal_order)
-        return number // self.batch_size if self.drop_last else -(-number // self.batch_size)
+        return math.ceil(self._whole(len(self.first_traversal_order)) / self.batch_size)
 
     def __iter__(self) -> EpochIterator:
         """Begin the next epoch."""
         self.graph.declare()
         if self.recompile:
             self.generate_code()
-        if self.graph.fields != self._fields:
-            # a size that the script has changed
-            self._fields = self.graph.fields
+        ids = self._numbers(np.asarray(self.next_traversal_order()), "order")
+        ids = ids[: self._whole(len(ids))]
+        if (self.graph.fields, len(ids)) != (self._fields, self._number):
+            # a size that the script has changed, or an order of one's own whose epochs differ in length
+            self._fields, self._number = self.graph.fields, len(ids)
             self._inner = self._window_loader()
-        ids = np.asarray(self.next_traversal_order())[: len(self) * self.batch_size]
         epoch, start = self.next_epoch, self._skipped
         self.next_epoch, self._skipped = epoch + 1, 0
         return EpochIterator(self, ids, epoch, start)
@@ -291,8 +294,15 @@ class Loader:
         Args:
             field_name: the field, with its pipeline.
             condition: of one sample's value.
+
+        Raises:
+            SchemaError: no such field.
         """
         given = self._options["pipelines"] or {}
+        if field_name not in self.reader.handlers:
+            raise SchemaError(
+                f"filter: there is no field {field_name!r}. The file has: {', '.join(self.reader.handlers)}."
+            )
         alone = {name: None for name in self.reader.handlers if name != field_name}
         if field_name in given:
             alone[field_name] = given[field_name]
@@ -323,20 +333,32 @@ class Loader:
         parts = [ids[at : at + self.batch_size] for at in range(start, len(ids), self.batch_size)]
         if self._inner is None:
             return ((part, {}) for part in parts)
-        self._orders[epoch] = ids.astype(np.int64)
+        order = self._orders.get(epoch)
+        if order is None or not np.array_equal(order, ids):
+            order = self._orders[epoch] = ids.astype(np.int64)
         self._inner.load_state_dict({**self._inner.state_dict(), "epoch": epoch, "consumed": start})
-        return _read(parts, iter(self._inner))
+        return _read(parts, iter(self._inner), order)
+
+    def _whole(self, number: int) -> int:
+        """Return how many of an epoch's samples come: of full batches alone with ``drop_last``."""
+        return number // self.batch_size * self.batch_size if self.drop_last else number
 
     def _chosen(self, indices: Sequence[int] | None) -> npt.NDArray[Any]:
-        number = self.reader.num_samples
         if indices is None:
-            return np.arange(number, dtype=np.uint64)
-        found = np.array(indices)
-        if found.size and (found.dtype.kind not in "iu" or found.min() < 0 or found.max() >= number):
+            return np.arange(self.reader.num_samples, dtype=np.uint64)
+        return self._numbers(np.array(indices), "indices")
+
+    def _numbers(self, found: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
+        """Return numbers of samples, which compiled code takes as they are."""
+        if not found.size:
+            return np.empty(0, np.uint64)
+        last = self.reader.num_samples - 1
+        if found.ndim != 1 or found.dtype.kind not in "iu" or found.min() < 0 or found.max() > last:
             raise OrderError(
-                f"indices of {found.dtype} from {found.min()} to {found.max()}. Allowed: 0 to {number - 1}."
+                f"{what}: {found.dtype} {found.shape} from {found.min()} to {found.max()}. Allowed: 0 to {last}, "
+                "whole numbers in one row."
             )
-        return found if found.size else np.empty(0, np.uint64)
+        return found
 
     def _order(self, order: Any, options: Mapping[str, Any]) -> TraversalOrder:
         if isinstance(order, OrderOption):
@@ -376,10 +398,9 @@ class Loader:
         view = self.reader.view
         if not self._fields or view is None:
             return None
-        number = len(self) * self.batch_size if self.drop_last else len(self.first_traversal_order)
         options: dict[str, Any] = {
             "batch_size": self.batch_size,
-            "order": _Given(self._orders, number),
+            "order": _Given(self._orders, self._number),
             "seed": self.seed,
             "prefetch": max(1, math.ceil(self.batches_ahead / self.num_workers)),
             "page_cache": self.os_cache,
@@ -389,15 +410,6 @@ class Loader:
         found = WindowLoader(view, self._fields, **options)
         # small batches that are only copied cost less than a hand-over between threads
         return found if not found.num_threads else WindowLoader(view, self._fields, threads=self.num_workers, **options)
-
-
-class _Recent(dict[int, Any]):
-    """The orders of the epochs under way."""
-
-    def __setitem__(self, epoch: int, order: Any) -> None:
-        super().__setitem__(epoch, order)
-        while len(self) > MAX_ORDERS:
-            del self[min(self)]
 
 
 class EpochIterator(Iterator[tuple[Any, ...]]):
@@ -437,8 +449,9 @@ class EpochIterator(Iterator[tuple[Any, ...]]):
 
 
 def _read(
-    parts: Sequence[npt.NDArray[Any]], batches: BatchIterator
+    parts: Sequence[npt.NDArray[Any]], batches: BatchIterator, order: npt.NDArray[np.int64]
 ) -> Generator[tuple[npt.NDArray[Any], Any], None, None]:
+    """Yield the batches of an order, which lives as long as it is read."""
     try:
         for part in parts:
             yield part, {key: _as_array(value) for key, value in next(batches).items()}

@@ -113,9 +113,13 @@ def load_statistics(path: str | os.PathLike[str], name: str | None = None) -> di
         if name is None:
             raise FormatError(f"{path} has the statistics of one dataset, without its name. Give name=.")
         found = {name: found}
-    if not isinstance(found, dict) or not all(isinstance(one, dict) and "action" in one for one in found.values()):
+    if not isinstance(found, dict) or not all(map(_has_actions, found.values())):
         raise FormatError(f'{path} has no statistics of datasets: an object of name to {{"action": ...}} is wanted.')
     return found
+
+
+def _has_actions(one: Any) -> bool:
+    return isinstance(one, dict) and isinstance(one.get("action"), dict)
 
 
 def select_episodes(
@@ -181,8 +185,16 @@ class Scale:
         cls, statistics: Mapping[str, Any], key: str, normalization: Normalization, zeroes: bool, dims: int
     ) -> Scale:
         """Return the scale of ``action`` or ``proprio``; of so many dimensions the last ones may be padding."""
-        known = {name: np.asarray(value) for name, value in statistics[key].items()}
+        told = statistics.get(key)
+        known = {name: np.asarray(value) for name, value in told.items()} if isinstance(told, Mapping) else {}
         is_normal = normalization == "normal"
+        needed = ("mean", "std") if is_normal else ("min", "max") if zeroes else ()
+        lost = [name for name in needed if name not in known]
+        if not known or lost:
+            what = f"no {', '.join(lost)} of {key!r}" if known else f"none of {key!r}"
+            raise WindowError(
+                f"statistics: {what}, by which values are normalised. There are: {', '.join(known or statistics)}."
+            )
         if is_normal:
             center, spread = known["mean"], known["std"] + 1e-8
         else:

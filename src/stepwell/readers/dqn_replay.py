@@ -211,7 +211,7 @@ class DqnReplayReader(Reader):
         arrays = self._arrays[number]
         capacity = arrays[TERMINAL].shape[0]
         with _naming(Path(f"{root}/add_count_ckpt.{number}.gz")):
-            added = int(GzipCount(Path(f"{root}/add_count_ckpt.{number}.gz")).value)
+            added = GzipCount(Path(f"{root}/add_count_ckpt.{number}.gz")).value
         count = min(added, capacity)
         oldest = added % capacity if added >= capacity else 0
         terminals, actions, rewards = (_is_set(arrays[name]) for name in (TERMINAL, ACTION, REWARD))
@@ -244,7 +244,9 @@ class GzipCount:
             shape, _, dtype = npy_head(file)  # type: ignore[arg-type]
             if shape or dtype.kind not in "iu":
                 raise ValueError(f"{dtype} {shape}, where one number should be")
-            self.value = np.frombuffer(file.read(dtype.itemsize), dtype)[0]
+            self.value = int(np.frombuffer(file.read(dtype.itemsize), dtype)[0])
+            if self.value < 0:
+                raise ValueError(f"{self.value} rows were ever added")
 
 
 @contextmanager

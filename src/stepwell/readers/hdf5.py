@@ -40,6 +40,7 @@ __all__ = [
     "holds_files",
     "is_hdf5",
     "lies_plain",
+    "plain_rows",
     "read_attributes",
     "read_rows",
     "read_varying",
@@ -308,8 +309,13 @@ def read_rows(dataset: Any, feature: Feature, start: int, stop: int) -> npt.NDAr
         raise FormatError(
             f"{_where(dataset)} has rows of {dataset.dtype} {dataset.shape[1:]}, the first episode {feature}."
         )
-    _check_stored(dataset, (stop - start) * feature.row_bytes)
-    rows: npt.NDArray[Any] = np.asarray(dataset[start:stop], feature.np_dtype)
+    return np.asarray(plain_rows(dataset, start, stop), feature.np_dtype)
+
+
+def plain_rows(dataset: Any, start: int, stop: int) -> npt.NDArray[Any]:
+    """Return rows of numbers as they are, unless they would take far more memory than is stored of them."""
+    _check_stored(dataset, (stop - start) * math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)
+    rows: npt.NDArray[Any] = dataset[start:stop]
     return rows
 
 

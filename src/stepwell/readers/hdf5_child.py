@@ -25,6 +25,8 @@ __all__ = ["answer", "main"]
 
 MAX_DEPTH = 32
 HEARTBEAT = 1000
+# times that groups are come to which were seen before: links to groups above would go on without end
+MOST_AGAIN = 10_000
 
 
 def main() -> None:
@@ -80,9 +82,15 @@ def _survey(file: Any, target: Connection) -> None:
     import h5py
 
     pending = [(file, 0)]
-    count = 0
+    seen: set[int] = set()
+    count = again = 0
     while pending:
         group, depth = pending.pop()
+        place = h5py.h5o.get_info(group.id).addr
+        again += place in seen
+        if again > MOST_AGAIN:
+            raise ValueError(f"{group.name}: groups are linked more than {MOST_AGAIN} times")
+        seen.add(place)
         for name in group:
             link = group.get(name, getlink=True)
             if isinstance(link, h5py.ExternalLink):

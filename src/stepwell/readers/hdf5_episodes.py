@@ -38,6 +38,7 @@ from stepwell.readers.hdf5 import (
     holds_files,
     is_hdf5,
     lies_plain,
+    plain_rows,
     read_attributes,
     read_rows,
     read_varying,
@@ -482,7 +483,7 @@ class Hdf5Reader(Reader):
         # of images the ends tell it, where comparing all would read them twice
         ends = [(1, 2), (part.length - 1, part.length)] if part.length > 1 else []
         parts = [(1, part.length)] if before.nbytes < COMPARED_BYTES else ends
-        if any(not _same(before[start:stop], after[start - 1 : stop - 1]) for start, stop in parts):
+        if any(not _is_shifted(before, after, start, stop) for start, stop in parts):
             raise FormatError(
                 f"{self._label(part)}: {self.layout.next[1]} does not repeat {name} one step later, as it does "
                 f'in the first {self.what}. Keep both: next_obs="keep".'
@@ -644,7 +645,7 @@ def _flag(dataset: Any, length: int) -> bool | None:
     """Return whether a flag is set in the last step; None where there is none."""
     if dataset is None:
         return None
-    return bool(np.any(dataset[()] if not dataset.shape else dataset[length - 1]))
+    return bool(np.any(plain_rows(dataset, length - 1, length) if dataset.shape else dataset[()]))
 
 
 def _texts(dataset: Any) -> set[str]:
@@ -658,11 +659,20 @@ def _repeats(found: Found, names: Sequence[str]) -> bool:
     inner = [name[len(before) :] for name in found if name.startswith(before)]
     if not inner or set(inner) != {name[len(after) :] for name in found if name.startswith(after)}:
         return False
-    return all(_same(found[before + name][1:], found[after + name][:-1]) for name in inner)
+    pairs = [(found[before + name], found[after + name]) for name in inner]
+    return all(one.shape == two.shape != () and _is_shifted(one, two, 1, one.shape[0]) for one, two in pairs)
 
 
-def _same(left: Any, right: Any) -> bool:
-    return left.dtype == right.dtype and np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
+def _is_shifted(before: Any, after: Any, start: int, stop: int) -> bool:
+    """Return whether rows of the first are those of the second one step earlier."""
+    if before.dtype != after.dtype:
+        return False
+    parts = (before, start, stop), (after, start - 1, stop - 1)
+    if before.dtype.kind == "O":
+        left, right = (read_varying(each.file.filename, each.name, begin, end) for each, begin, end in parts)
+        return left == right
+    rows, others = (plain_rows(*part) for part in parts)
+    return np.array_equal(rows, others, equal_nan=rows.dtype.kind == "f")
 
 
 def _next_name(name: str, names: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -37,6 +38,8 @@ PROTOCOL = b"\x80"
 OBSERVATIONS, NEXT, ACTIONS = "observations", "next_observations", "actions"
 ENDS, CUTS = ("terminals", "dones"), ("timeouts", "truncations")
 MODES = ("auto", "keep", "ignore")
+# what dtypes of numbers and texts are called
+PLAIN = re.compile(r"[<>|=]?(?:[biufc][0-9]{1,2}|[SU][0-9]{1,6})")
 
 
 @register_reader
@@ -157,23 +160,57 @@ class _Unpickler(pickle.Unpickler):
         raise UntrustedFileError("this pickle refers to what lies elsewhere. It was not read.")
 
 
+# Whatever a pickle calls is a function of this module, and what it fills an object of it: numpy's own would take an
+# array of objects from bytes, and so any address for one.
+
+
+class _Kind:
+    """A dtype of numbers or texts."""
+
+    def __init__(self, text: Any) -> None:
+        if not isinstance(text, str) or PLAIN.fullmatch(text) is None:
+            raise UntrustedFileError(f"this pickle has values of type {str(text)[:40]!r}. It was not read.")
+        self.dtype = np.dtype(text)
+
+    def __setstate__(self, state: Any) -> None:
+        if not isinstance(state, tuple) or state[1] not in ("<", ">", "|", "=") or state[2:5] != (None, None, None):
+            raise UntrustedFileError("this pickle has values of a type with parts. It was not read.")
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class _Filled(np.ndarray[Any, Any]):
+    """An array that a pickle fills with bytes."""
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, is_fortran, data = state
+        if not isinstance(kind, _Kind) or not isinstance(data, bytes):
+            raise UntrustedFileError("this pickle has an array of objects. It was not read.")
+        super().__setstate__((1, shape, kind.dtype, bool(is_fortran), data))  # type: ignore[arg-type]
+
+
+def _kind(text: Any, align: Any = False, copy: Any = False) -> _Kind:
+    return _Kind(text)
+
+
+def _ndarray(*arguments: Any) -> Any:
+    raise UntrustedFileError("this pickle makes an array in an unusual way. It was not read.")
+
+
 def _empty(kind: Any, shape: Any, dtype: Any) -> npt.NDArray[Any]:
     """Return the empty array that a pickle fills."""
-    if kind is not np.ndarray or tuple(shape) != (0,):
-        raise UntrustedFileError("this pickle makes an array in an unusual way. It was not read.")
-    return np.ndarray.__new__(np.ndarray, (0,), "b")
+    return np.ndarray.__new__(_Filled, (0,), "b") if kind is _ndarray and shape == (0,) else _ndarray()
 
 
-def _from_buffer(data: Any, dtype: Any, shape: Any, order: Any) -> npt.NDArray[Any]:
-    if not isinstance(dtype, np.dtype) or dtype.hasobject:
+def _from_buffer(data: Any, kind: Any, shape: Any, order: Any) -> npt.NDArray[Any]:
+    if not isinstance(kind, _Kind) or not isinstance(data, bytes | bytearray):
         raise UntrustedFileError("this pickle has an array of objects. It was not read.")
-    return np.frombuffer(data, dtype).reshape(shape, order=order)
+    return np.frombuffer(data, kind.dtype).reshape(shape, order=order)
 
 
-def _scalar(dtype: Any, data: Any = None) -> Any:
-    if not isinstance(dtype, np.dtype) or dtype.hasobject or not isinstance(data, bytes):
+def _scalar(kind: Any, data: Any = None) -> Any:
+    if not isinstance(kind, _Kind) or not isinstance(data, bytes):
         raise UntrustedFileError("this pickle has a number that is none. It was not read.")
-    return np.frombuffer(data, dtype, 1)[0]
+    return np.frombuffer(data, kind.dtype, 1)[0]
 
 
 def _default_dict(kind: Any = None) -> Any:
@@ -184,8 +221,8 @@ KNOWN: Mapping[tuple[str, str], Any] = {
     ("numpy._core.multiarray", "_reconstruct"): _empty,
     ("numpy._core.multiarray", "scalar"): _scalar,
     ("numpy._core.numeric", "_frombuffer"): _from_buffer,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
+    ("numpy", "ndarray"): _ndarray,
+    ("numpy", "dtype"): _kind,
     ("collections", "OrderedDict"): OrderedDict,
     ("collections", "defaultdict"): _default_dict,
     ("builtins", "list"): list,

@@ -121,3 +121,52 @@ def test_view_prints_where(store: Any, capsys: pytest.CaptureFixture[str]) -> No
     pytest.importorskip("uvicorn", reason="needs uvicorn")
     assert main(["view", str(store.path), "--once"]) == 0
     assert capsys.readouterr().out == "http://127.0.0.1:7080/ shows 4 episodes\n"
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "png"])
+def test_an_image_file_is_sent_as_it_lies(tmp_path: Path, codec: str) -> None:
+    pytest.importorskip("simplejpeg", reason="needs simplejpeg")
+    store = stepwell.create(tmp_path / "s.well", {"image": stepwell.Image((16, 16, 3), codec=codec)})
+    with store.writer() as writer:
+        writer.add_episode({"image": np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)})
+    client = client_of(store)
+    for step in range(3):
+        answer = client.get(f"/api/episodes/0/frame?name=image&step={step}")
+        assert answer.headers["content-type"] == f"image/{codec}"
+        assert answer.content == store.segments[0].stored_rows("image").blob(step).tobytes()
+        again = client.get(answer.request.url, headers={"if-none-match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize("camera", ["png", "video"])
+def test_frames_of_a_lerobot_directory_are_its_rows(tmp_path: Path, camera: Any) -> None:
+    pytest.importorskip("av", reason="needs PyAV")
+    pytest.importorskip("pyarrow", reason="needs pyarrow")
+    image = pytest.importorskip("PIL.Image", reason="needs pillow")
+    from stepwell.testing import tiny_lerobot
+
+    name = "observation.images.top"
+    root = tiny_lerobot(tmp_path / "set", lengths=[20, 5], cameras={name: (camera, (32, 48))})
+    store = stepwell.open(f"lerobot://{root}", mode="r")
+    client = client_of(store)
+    # forwards and backwards: from the spans that are kept, too
+    for index, step in [(0, 0), (0, 19), (0, 15), (0, 16), (1, 4), (1, 0), (0, 0)]:
+        answer = client.get(f"/api/episodes/{index}/frame", params={"name": name, "step": step})
+        assert answer.status_code == 200
+        assert np.array_equal(np.asarray(image.open(io.BytesIO(answer.content))), store[index][name][step])
+
+
+def test_a_damaged_frame_is_told_and_its_neighbours_are_shown(tmp_path: Path) -> None:
+    pytest.importorskip("simplejpeg", reason="needs simplejpeg")
+    store = stepwell.create(tmp_path / "s.well", {"image": stepwell.Image((16, 16, 3), codec="png")})
+    with store.writer() as writer:
+        writer.add_episode({"image": np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)})
+    (file,) = store.path.rglob("image.bin")
+    begin, end = store.segments[0].stored_rows("image").edges(1, 2)
+    data = bytearray(file.read_bytes())
+    data[begin + 60 : end - 12] = bytes(end - begin - 72)
+    file.write_bytes(data)
+    client = client_of(stepwell.open(store.path, mode="r"))
+    answers = [client.get(f"/api/episodes/0/frame?name=image&step={step}") for step in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 422, 200]
+    assert "step 1" in answers[1].text

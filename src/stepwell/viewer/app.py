@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
-import io
 import json
 import math
 import threading
@@ -16,6 +16,7 @@ import numpy as np
 from stepwell.errors import MissingDependencyError, StepwellError
 from stepwell.schema import Feature
 from stepwell.store import Episode, Store
+from stepwell.viewer.frames import Frames
 from stepwell.viewer.listing import list_episodes
 
 __all__ = ["make_app"]
@@ -74,7 +75,12 @@ def make_app(store: Store, token: str | None = None) -> Any:
                 body, media = answer(request)
             except (StepwellError, ValueError) as error:
                 return Response(str(error), 422, headers=HEADERS, media_type="text/plain")
-            return Response(body, media_type=media, headers=HEADERS)
+            # asked again each time, since episodes change their numbers; what is the same is not sent again
+            etag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
+            headers = {**HEADERS, "Cache-Control": "private, no-cache", "ETag": etag}
+            if request.headers.get("if-none-match") == etag:
+                return Response(status_code=304, headers=headers)
+            return Response(body, media_type=media, headers=headers)
 
         return respond
 
@@ -93,7 +99,7 @@ class _Pages:
     """What the endpoints answer: bytes and their media type."""
 
     def __init__(self, store: Store) -> None:
-        self.store = store
+        self.store, self.frames = store, Frames(store)
         self.lock = threading.Lock()
 
     def episodes(self, request: Any) -> tuple[bytes, str]:
@@ -135,16 +141,11 @@ class _Pages:
         return values.astype("<f4").tobytes(), "application/octet-stream"
 
     def frame(self, request: Any) -> tuple[bytes, str]:
-        from PIL import Image
-
         episode, name = self._episode(request), self._feature(request, _is_camera)
         step = int(request.query_params.get("step", 0))
         if not 0 <= step < episode.length:
             raise StepwellError(f"step {step} of an episode of {episode.length}. Allowed: 0 to {episode.length - 1}.")
-        pixels = np.asarray(episode.read_rows(name, step, step + 1)[0])
-        out = io.BytesIO()
-        Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(out, "PNG", compress_level=1)
-        return out.getvalue(), "image/png"
+        return self.frames.encoded(episode.index, name, step)
 
     def _schema(self) -> Mapping[str, Feature]:
         return {} if self.store.schema is None else self.store.schema

@@ -170,3 +170,38 @@ def test_a_damaged_frame_is_told_and_its_neighbours_are_shown(tmp_path: Path) ->
     answers = [client.get(f"/api/episodes/0/frame?name=image&step={step}") for step in range(3)]
     assert [answer.status_code for answer in answers] == [200, 422, 200]
     assert "step 1" in answers[1].text
+
+
+def test_metadata_chooses_episodes(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "s.well", {"x": stepwell.Array((), "<f4")})
+    facts = [{"task": "push it", "seed": 1}, {"task": "push it", "seed": 2}, {"tasks": ["a", "b"]}, {}]
+    with store.writer() as writer:
+        for each in facts:
+            writer.add_episode({"x": np.zeros(3, np.float32)}, terminated=True, **each)
+    for where, want in [("task=push it", [0, 1]), ("seed=2, task=push it", [1]), ("tasks=b", [2]), ("task=x", [])]:
+        got = client_of(store).get("/api/episodes", params={"where": where}).json()
+        assert ([each["index"] for each in got["episodes"]], got["total"]) == (want, len(want))
+    assert "key=value" in client_of(store).get("/api/episodes?where=task").text
+
+
+def test_histograms_are_numpys_and_follow_the_filter(store: Any) -> None:
+    client = client_of(stepwell.open(store.path, mode="r"))
+    got = client.get("/api/histograms?name=action&end=terminated").json()
+    both = [np.concatenate([store[i]["action"] for i in chosen]) for chosen in (range(4), (1, 3))]
+    for axis, found in enumerate(got["axes"]):
+        edges = np.linspace(both[0][:, axis].min(), both[0][:, axis].max(), 41)
+        for key, values in zip(("all", "chosen"), both, strict=True):
+            assert np.allclose(found[key], np.histogram(values[:, axis], edges)[0] / len(values))
+    with store.writer() as writer:
+        writer.add_episode({name: store[0][name][:4] for name in ("image", "action")}, terminated=True)
+    client.get("/api/episodes")
+    assert client.get("/api/histograms?name=action").json()["num_all"] == len(LENGTHS) + 1
+
+
+def test_a_thumbnail_is_small(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs pillow")
+    store = stepwell.create(tmp_path / "s.well", {"image": stepwell.Image((480, 640, 3), codec="raw")})
+    with store.writer() as writer:
+        writer.add_episode({"image": np.full((1, 480, 640, 3), 7, np.uint8)}, terminated=True)
+    answer = client_of(store).get("/api/episodes/0/frame?name=image&thumbnail=1")
+    assert image.open(io.BytesIO(answer.content)).size == (64, 48)

@@ -17,7 +17,8 @@ from stepwell.errors import MissingDependencyError, StepwellError
 from stepwell.schema import Feature
 from stepwell.store import Episode, Store
 from stepwell.viewer.frames import Frames
-from stepwell.viewer.listing import list_episodes
+from stepwell.viewer.histograms import Histograms
+from stepwell.viewer.listing import end_of, list_episodes
 
 __all__ = ["make_app"]
 
@@ -86,6 +87,7 @@ def make_app(store: Store, token: str | None = None) -> Any:
 
     episode = "/api/episodes/{index:int}"
     routes = [Route(path, file_of) for path in FILES] + [
+        Route("/api/histograms", guarded(pages.histograms)),
         Route("/api/episodes", guarded(pages.episodes)),
         Route(episode, guarded(pages.episode)),
         Route(episode + "/numbers", guarded(pages.numbers)),
@@ -100,6 +102,7 @@ class _Pages:
 
     def __init__(self, store: Store) -> None:
         self.store, self.frames = store, Frames(store)
+        self.histograms_of = Histograms(store)
         self.lock = threading.Lock()
 
     def episodes(self, request: Any) -> tuple[bytes, str]:
@@ -112,10 +115,10 @@ class _Pages:
             count=int(given.get("count", 100)),
             sort=given.get("sort", "index"),
             descending=given.get("descending") == "1",
-            end=given.get("end", ""),
-            min_length=int(given.get("min_length", 0)),
+            **_filter(given),
         )
-        return _json({"name": self.store.name, **page})
+        schema = self._schema()
+        return _json({"name": self.store.name, "camera": next(iter(_cameras(schema)), None), **page})
 
     def episode(self, request: Any) -> tuple[bytes, str]:
         episode = self._episode(request)
@@ -124,7 +127,8 @@ class _Pages:
             {
                 "length": episode.length,
                 "fps": self.store.fps,
-                "cameras": [name for name in schema if _is_camera(schema[name])],
+                "end": end_of(self.store.episodes, episode.index),
+                "cameras": _cameras(schema),
                 "widths": {name: _width(schema[name]) for name in schema if _is_drawn(schema[name])},
                 "numbers": {name: schema[name].names for name in schema if _is_drawn(schema[name])},
             }
@@ -145,7 +149,13 @@ class _Pages:
         step = int(request.query_params.get("step", 0))
         if not 0 <= step < episode.length:
             raise StepwellError(f"step {step} of an episode of {episode.length}. Allowed: 0 to {episode.length - 1}.")
+        if request.query_params.get("thumbnail") == "1":
+            return self.frames.thumbnail(episode.index, name, step)
         return self.frames.encoded(episode.index, name, step)
+
+    def histograms(self, request: Any) -> tuple[bytes, str]:
+        name = self._feature(request, _is_drawn)
+        return _json(self.histograms_of(name, **_filter(request.query_params)))
 
     def _schema(self) -> Mapping[str, Feature]:
         return {} if self.store.schema is None else self.store.schema
@@ -164,6 +174,19 @@ class _Pages:
 def _is_camera(feature: Feature) -> bool:
     shape = feature.shape
     return feature.kind in ("image", "video") and feature.dtype == "|u1" and len(shape) == 3 and shape[-1] in (1, 3, 4)
+
+
+def _cameras(schema: Mapping[str, Feature]) -> list[str]:
+    return [name for name in schema if _is_camera(schema[name])]
+
+
+def _filter(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a request says of `choose_episodes`."""
+    return {
+        "end": given.get("end", ""),
+        "min_length": int(given.get("min_length") or 0),
+        "where": given.get("where", ""),
+    }
 
 
 def _is_drawn(feature: Feature) -> bool:

@@ -20,6 +20,8 @@ __all__ = ["Frames"]
 
 # neighbours of a frame of video that are decoded with it, and how many such spans are kept: 128 MiB at most
 SPAN_STEPS, SPAN_BYTES, NUM_SPANS = 16, 8 << 20, 16
+# pixels of the shorter side
+THUMBNAIL_SIDE = 48
 
 
 class Frames:
@@ -57,6 +59,13 @@ class Frames:
             episode.read_rows(name, step, step + 1)
             return stored, f"image/{media}"
         return to_png(self._pixels(episode, feature, name, step)), "image/png"
+
+    def thumbnail(self, index: int, name: str, step: int) -> tuple[bytes, str]:
+        """Return a small frame for the list; see `encoded`."""
+        pixels = np.asarray(self._store[index].read_rows(name, step, step + 1)[0])
+        # every n-th pixel: at least as many as the list shows
+        stride = max(1, min(pixels.shape[0], pixels.shape[1]) // THUMBNAIL_SIDE)
+        return to_png(np.ascontiguousarray(pixels[::stride, ::stride])), "image/png"
 
     def _stored_file(self, index: int, name: str, step: int) -> bytes | None:
         """Return the bytes of a row that is an image file, in the store or in a file that it refers to."""

@@ -173,7 +173,7 @@ class _Pages:
 
 def _is_camera(feature: Feature) -> bool:
     shape = feature.shape
-    return feature.kind in ("image", "video") and feature.dtype == "|u1" and len(shape) == 3 and shape[-1] in (1, 3, 4)
+    return feature.kind == "image" and feature.dtype == "|u1" and len(shape) == 3 and shape[-1] in (1, 3, 4)
 
 
 def _cameras(schema: Mapping[str, Feature]) -> list[str]:

@@ -13,8 +13,8 @@ from stepwell.codecs import make_codec
 from stepwell.errors import DecodeError
 from stepwell.formats.images import IMAGE_CODECS, image_format
 from stepwell.references.file_codec import FileCodec
-from stepwell.schema import Feature
 from stepwell.store import Episode, Store
+from stepwell.windows.fields import schema_of
 
 __all__ = ["Frames"]
 
@@ -52,13 +52,13 @@ class Frames:
         Raises:
             DecodeError: the row is damaged; names the episode and the step.
         """
-        episode, feature = self._store[index], (self._store.schema or {})[name]
+        episode = self._store[index]
         stored = self._stored_file(index, name, step)
         media = None if stored is None else image_format(stored[:12])
         if stored is not None and media is not None:
             episode.read_rows(name, step, step + 1)
             return stored, f"image/{media}"
-        return to_png(self._pixels(episode, feature, name, step)), "image/png"
+        return to_png(self._pixels(episode, name, step)), "image/png"
 
     def thumbnail(self, index: int, name: str, step: int) -> tuple[bytes, str]:
         """Return a small frame for the list; see `encoded`."""
@@ -69,7 +69,7 @@ class Frames:
 
     def _stored_file(self, index: int, name: str, step: int) -> bytes | None:
         """Return the bytes of a row that is an image file, in the store or in a file that it refers to."""
-        feature = (self._store.schema or {})[name]
+        feature = schema_of(self._store)[name]
         codec = make_codec(feature)
         kept = codec.embedded() if isinstance(codec, FileCodec) else feature
         if kept.codec not in IMAGE_CODECS:
@@ -80,8 +80,9 @@ class Frames:
             return bytes(next(iter(codec.embed([blob]).rows(kept))))
         return bytes(blob)
 
-    def _pixels(self, episode: Episode, feature: Feature, name: str, step: int) -> npt.NDArray[np.uint8]:
-        if feature.kind == "video" and not feature.is_ragged:
+    def _pixels(self, episode: Episode, name: str, step: int) -> npt.NDArray[np.uint8]:
+        feature = schema_of(self._store)[name]
+        if make_codec(feature).is_sequential and not feature.is_ragged:
             count = int(np.clip(SPAN_BYTES // max(feature.row_bytes, 1), 1, SPAN_STEPS))
             first = step // count * count
             stop = min(first + count, episode.length)

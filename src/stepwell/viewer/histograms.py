@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from stepwell.store import Store
 from stepwell.viewer.listing import choose_episodes
+from stepwell.windows.fields import schema_of
 
 __all__ = ["Histograms"]
 
@@ -61,7 +63,7 @@ class Histograms:
         """Return the values of evenly spaced episodes, float64 [steps, width], and how many those are."""
         places = np.unique(np.linspace(0, len(episodes) - 1, min(len(episodes), MAX_EPISODES)).astype(np.int64))
         taken = [self._store[int(index)] for index in episodes[places]]
-        width = int(np.prod((self._store.schema or {})[name].fixed_shape))
+        width = math.prod(schema_of(self._store)[name].fixed_shape)
         rows = [np.asarray(each.read_rows(name, 0, each.length), np.float64).reshape(-1, width) for each in taken]
         return np.concatenate([np.empty((0, width)), *rows]), len(taken)
 

@@ -112,6 +112,11 @@ def test_numbers_at_the_step_histograms_and_a_new_episode(tmp_path: Path) -> Non
         playwright.expect(page.locator(".legend")).to_have_text(["state x 2state y 3action 0 -2action 1 -3"])
         page.check("#spread")
         playwright.expect(page.locator("canvas.bars")).to_have_count(4)
+        page.fill("#fields", "state=-2:1 action=0,1")
+        page.keyboard.press("Enter")
+        playwright.expect(page.locator("#sample table")).to_have_count(2)
+        playwright.expect(page.locator("#sample table").first.locator("tr").nth(1)).to_have_text("x002")
+        playwright.expect(page.locator("#sample td.pad")).to_have_count(3)
         with store.writer() as writer:
             writer.add_episode({"state": values, "action": values}, terminated=True, task="lift")
         playwright.expect(page.locator("#rows tr")).to_have_count(2, timeout=20_000)

@@ -205,3 +205,30 @@ def test_a_thumbnail_is_small(tmp_path: Path) -> None:
         writer.add_episode({"image": np.full((1, 480, 640, 3), 7, np.uint8)}, terminated=True)
     answer = client_of(store).get("/api/episodes/0/frame?name=image&thumbnail=1")
     assert image.open(io.BytesIO(answer.content)).size == (64, 48)
+
+
+def test_a_sample_is_what_a_loader_gives(store: Any) -> None:
+    got = client_of(store).get("/api/episodes/1/sample", params={"fields": "action=-2:3:2", "step": 8}).json()
+    want = store[1]["action"][[6, 8, 8]]
+    assert got[0]["offsets"] == [-2, 0, 2]
+    assert got[0]["is_pad"] == [False, False, True]
+    assert np.array_equal(np.array(got[0]["values"], np.float32), want)
+
+
+@pytest.mark.parametrize(
+    "fields", ["action=0:1000000000", "action=0:99999999999999999999", "image=0", "action=x", "", "action=::"]
+)
+def test_a_wrong_sample_is_told(store: Any, fields: str) -> None:
+    answer = client_of(store).get("/api/episodes/1/sample", params={"fields": fields})
+    assert (answer.status_code, bool(answer.text)) == (422, True)
+
+
+def test_nan_of_a_sample_is_json(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "s.well", {"x": stepwell.Array((), "<f4")})
+    with store.writer() as writer:
+        writer.add_episode({"x": np.array([np.nan, 1, np.inf], np.float32)}, terminated=True)
+    answer = client_of(store).get("/api/episodes/0/sample", params={"fields": "x=0:3"})
+    assert "NaN" not in answer.text
+    assert answer.json()[0]["values"] == [["nan"], [1.0], ["inf"]]
+    axis = client_of(store).get("/api/histograms?name=x").json()["axes"][0]
+    assert (axis["low"], axis["high"], max(axis["all"])) == (1, 1, 1)

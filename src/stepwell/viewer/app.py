@@ -19,6 +19,7 @@ from stepwell.store import Episode, Store
 from stepwell.viewer.frames import Frames
 from stepwell.viewer.histograms import Histograms
 from stepwell.viewer.listing import end_of, list_episodes
+from stepwell.viewer.samples import sample_of
 
 __all__ = ["make_app"]
 
@@ -91,6 +92,7 @@ def make_app(store: Store, token: str | None = None) -> Any:
         Route("/api/episodes", guarded(pages.episodes)),
         Route(episode, guarded(pages.episode)),
         Route(episode + "/numbers", guarded(pages.numbers)),
+        Route(episode + "/sample", guarded(pages.sample)),
         Route(episode + "/frame", guarded(pages.frame)),
     ]
     hosts = LOCAL_HOSTS if token is None else ["*"]
@@ -152,6 +154,12 @@ class _Pages:
         if request.query_params.get("thumbnail") == "1":
             return self.frames.thumbnail(episode.index, name, step)
         return self.frames.encoded(episode.index, name, step)
+
+    def sample(self, request: Any) -> tuple[bytes, str]:
+        given, schema = request.query_params, self._schema()
+        allowed = [name for name in schema if _is_drawn(schema[name])]
+        index, step = self._episode(request).index, int(given.get("step", 0))
+        return _json(sample_of(self.store, index, step, given.get("fields", ""), allowed))
 
     def histograms(self, request: Any) -> tuple[bytes, str]:
         name = self._feature(request, _is_drawn)

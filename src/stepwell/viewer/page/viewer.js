@@ -180,6 +180,7 @@ function show() {
     image.src = address(`episodes/${shown.index}/frame`, { name: image.alt, step });
   }
   shown.plots.forEach(draw);
+  sample().catch(fail);
 }
 
 function seek() { $("fault").textContent = ""; show(); }
@@ -237,6 +238,30 @@ function barsOf(axis, number) {
   return canvas;
 }
 
+// the window around the step as a training sample
+
+async function sample() {
+  const fields = $("fields").value.trim(), mine = shown, step = $("step").value;
+  if (!fields) return $("sample").replaceChildren();
+  const found = await (await get(`episodes/${mine.index}/sample`, { fields, step })).json();
+  if (shown !== mine || $("step").value !== step) return;
+  $("sample").replaceChildren(...found.map(({ name, offsets, values, is_pad }) => {
+    const table = element("table"), head = element("tr"), pads = element("tr");
+    head.append(element("th", name), ...offsets.map((each, place) => cell("th", each, is_pad[place])));
+    pads.append(element("td", "padding"), ...is_pad.map((each) => cell("td", each ? "pad" : "", each)));
+    const axes = values[0].map((_, axis) => {
+      const row = element("tr"), names = mine.numbers[name];
+      row.append(element("td", names ? names[axis] : axis),
+        ...values.map((each, place) => cell("td", typeof each[axis] === "number" ? round(each[axis]) : each[axis], is_pad[place])));
+      return row;
+    });
+    table.append(head, ...axes, pads);
+    return table;
+  }));
+}
+
+const cell = (tag, text, isPad) => element(tag, text, isPad ? "pad" : "");
+
 // a list that follows a live store
 
 async function follow() {
@@ -261,6 +286,7 @@ $("back").onclick = () => turn(first - COUNT);
 $("on").onclick = () => turn(first + COUNT);
 $("step").oninput = seek;
 $("play").onclick = play;
+$("sampling").onsubmit = (event) => { event.preventDefault(); $("fault").textContent = ""; sample().catch(fail); };
 $("overlaid").onchange = () => { arrange(); show(); };
 $("spread").onchange = spread;
 window.onresize = () => { if (shown !== null) shown.plots.forEach(draw); };

@@ -20,7 +20,7 @@ MAX_OFFSETS = 64
 
 
 def sample_of(store: Store, index: int, step: int, text: str, allowed: list[str]) -> list[dict[str, Any]]:
-    """Return of each field its ``name``, ``offsets``, ``values`` (a list an offset; NaN and infinities as text) and ``is_pad``.
+    """Return of each field its ``name``, ``offsets``, ``is_pad`` and ``values``: a list an offset, NaN as text.
 
     Args:
         store: open for reading.

@@ -17,6 +17,7 @@ pytest.importorskip("httpx", reason="needs httpx")
 from starlette.testclient import TestClient
 
 from stepwell.viewer.app import MAX_STEPS, make_app
+from stepwell.viewer.frames import Frames
 
 LENGTHS = [4, 9, 6, 9]
 
@@ -232,3 +233,27 @@ def test_nan_of_a_sample_is_json(tmp_path: Path) -> None:
     assert answer.json()[0]["values"] == [["nan"], [1.0], ["inf"]]
     axis = client_of(store).get("/api/histograms?name=x").json()["axes"][0]
     assert (axis["low"], axis["high"], max(axis["all"])) == (1, 1, 1)
+
+
+def test_frames_of_video_are_its_rows_and_a_span_is_decoded_once(tmp_path: Path) -> None:
+    pytest.importorskip("av", reason="needs PyAV")
+    image = pytest.importorskip("PIL.Image", reason="needs pillow")
+    store = stepwell.create(tmp_path / "v.well", {"image": stepwell.Image((32, 32, 3), codec="video")}, fps=10)
+    with store.writer() as writer:
+        writer.add_episode(
+            {"image": np.arange(40, dtype=np.uint8)[:, None, None, None] * np.ones((1, 32, 32, 3), "u1")}
+        )
+    frames = Frames(store)
+    want = store[0]["image"]
+    for step in [*range(16), *reversed(range(16)), 39]:
+        body, media = frames.encoded(0, "image", step)
+        assert media == "image/png"
+        assert np.array_equal(np.asarray(image.open(io.BytesIO(body))), want[step])
+    assert frames._decoded.cache_info().misses == 2
+
+
+def test_steps_of_long_episodes_are_thinned(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepwell.viewer.histograms.MAX_VALUES", sum(LENGTHS))
+    got = client_of(store).get("/api/histograms?name=action").json()
+    values = np.concatenate([store[i]["action"][::2, 0] for i in range(len(LENGTHS))])
+    assert got["axes"][0]["low"] == values.min()

@@ -15,13 +15,14 @@ from stepwell.windows.fields import schema_of
 
 __all__ = ["Histograms"]
 
-NUM_BINS, MAX_EPISODES, NUM_KEPT = 40, 500, 64
+NUM_BINS, MAX_EPISODES, MAX_VALUES, NUM_KEPT = 40, 500, 4_000_000, 64
 
 
 class Histograms:
     """Counts of a feature's values, an axis each.
 
-    Of more than MAX_EPISODES episodes evenly spaced ones are read, and ``num_read`` says so.
+    Of more than MAX_EPISODES episodes evenly spaced ones are read, and ``num_read`` says so; of
+    more than MAX_VALUES numbers every n-th step is counted.
 
     Args:
         store: open for reading.
@@ -64,7 +65,10 @@ class Histograms:
         places = np.unique(np.linspace(0, len(episodes) - 1, min(len(episodes), MAX_EPISODES)).astype(np.int64))
         taken = [self._store[int(index)] for index in episodes[places]]
         width = math.prod(schema_of(self._store)[name].fixed_shape)
-        rows = [np.asarray(each.read_rows(name, 0, each.length), np.float64).reshape(-1, width) for each in taken]
+        stride = max(1, sum(each.length for each in taken) * width // MAX_VALUES)
+        rows = [
+            np.asarray(each.read_rows(name, 0, each.length)[::stride], np.float64).reshape(-1, width) for each in taken
+        ]
         return np.concatenate([np.empty((0, width)), *rows]), len(taken)
 
 

@@ -2,7 +2,7 @@
 const $ = (id) => document.getElementById(id);
 const token = new URLSearchParams(location.search).get("token");
 const COUNT = 100, REFRESH_MS = 3000;
-let first = 0, shown = null, isPlaying = false, listed = "";
+let first = 0, shown = null, isPlaying = false, listed = "", asked = 0;
 
 function address(path, given = {}) {
   const query = new URLSearchParams(given);
@@ -28,7 +28,9 @@ const chosen = () => Object.fromEntries(new FormData($("filter")));
 // the list
 
 async function list() {
+  const mine = ++asked;
   const text = await (await get("episodes", { ...chosen(), first, count: COUNT })).text();
+  if (mine !== asked) return;
   $("wrong").textContent = "";
   if (text === listed) return;
   listed = text;

@@ -1,5 +1,6 @@
 """The page in a real browser: list, filter, keys, and the right frame at each step."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -41,8 +42,8 @@ def store(tmp_path: Path) -> Any:
     return store
 
 
-@pytest.fixture
-def address(store: Any) -> Iterator[str]:
+@contextlib.contextmanager
+def served(store: Any) -> Iterator[str]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(make_app(store), log_level="error", ws="none"))
@@ -50,9 +51,17 @@ def address(store: Any) -> Iterator[str]:
         thread.start()
         while thread.is_alive() and not server.started:
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        server.should_exit = True
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def address(store: Any) -> Iterator[str]:
+    with served(store) as address:
+        yield address
 
 
 @pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium")
@@ -75,5 +84,68 @@ def test_filter_open_and_step_a_hundred_times(store: Any, address: str) -> None:
             assert page.evaluate(PIXEL) == [step, 4, 0]
         assert page.inner_text("#at") == "step 100 of 120"
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        page.focus("#step")
+        page.keyboard.press("Home")
+        page.select_option("#speed", "4")
+        page.click("#play")
+        playwright.expect(page.locator("#at")).to_have_text("step 119 of 120", timeout=30_000)
         browser.close()
     assert faults == []
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium")
+def test_numbers_at_the_step_histograms_and_a_new_episode(tmp_path: Path) -> None:
+    features = {"state": stepwell.Array((2,), "<f4", names=["x", "y"]), "action": stepwell.Array((2,), "<f4")}
+    store = stepwell.create(tmp_path / "n.well", features)
+    values = np.arange(20, dtype=np.float32).reshape(10, 2)
+    with store.writer() as writer:
+        writer.add_episode({"state": values, "action": -values}, terminated=True, task="push")
+    with served(stepwell.open(store.path, mode="r")) as address, playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        page = browser.new_page()
+        page.goto(address)
+        page.click("#rows tr")
+        playwright.expect(page.locator(".legend").first).to_have_text("x 0y 1")
+        page.keyboard.press("ArrowRight")
+        playwright.expect(page.locator(".legend").first).to_have_text("x 2y 3")
+        page.check("#overlaid")
+        playwright.expect(page.locator(".legend")).to_have_text(["state x 2state y 3action 0 -2action 1 -3"])
+        page.check("#spread")
+        playwright.expect(page.locator("canvas.bars")).to_have_count(4)
+        page.fill("#fields", "state=-2:1 action=0,1")
+        page.keyboard.press("Enter")
+        playwright.expect(page.locator("#sample table")).to_have_count(2)
+        playwright.expect(page.locator("#sample table").first.locator("tr").nth(1)).to_have_text("x002")
+        playwright.expect(page.locator("#sample td.pad")).to_have_count(3)
+        with store.writer() as writer:
+            writer.add_episode({"state": values, "action": values}, terminated=True, task="lift")
+        playwright.expect(page.locator("#rows tr")).to_have_count(2, timeout=20_000)
+        page.fill("[name=where]", "task=lift")
+        page.keyboard.press("Enter")
+        playwright.expect(page.locator("#rows tr")).to_have_count(1)
+        playwright.expect(page.locator("#rows tr td").nth(1)).to_have_text("1")
+        browser.close()
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium")
+def test_a_damaged_frame_is_marked(tmp_path: Path) -> None:
+    pytest.importorskip("simplejpeg", reason="needs simplejpeg")
+    store = stepwell.create(tmp_path / "d.well", {"image": stepwell.Image((16, 16, 3), codec="png")})
+    with store.writer() as writer:
+        writer.add_episode({"image": np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)})
+    (file,) = store.path.rglob("image.bin")
+    begin, end = store.segments[0].stored_rows("image").edges(1, 2)
+    data = bytearray(file.read_bytes())
+    data[begin + 60 : end - 12] = bytes(end - begin - 72)
+    file.write_bytes(data)
+    with served(stepwell.open(store.path, mode="r")) as address, playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        page = browser.new_page()
+        page.goto(address)
+        page.click("#rows tr")
+        page.wait_for_selector("#cameras img[src]")
+        for step, count in [(1, 1), (2, 0)]:
+            page.keyboard.press("ArrowRight")
+            playwright.expect(page.locator("figure.damaged")).to_have_count(count)
+            playwright.expect(page.locator("#fault")).to_contain_text("step 1" if step == 1 else "")
+        browser.close()

@@ -17,6 +17,7 @@ pytest.importorskip("httpx", reason="needs httpx")
 from starlette.testclient import TestClient
 
 from stepwell.viewer.app import MAX_STEPS, make_app
+from stepwell.viewer.frames import Frames
 
 LENGTHS = [4, 9, 6, 9]
 
@@ -121,3 +122,138 @@ def test_view_prints_where(store: Any, capsys: pytest.CaptureFixture[str]) -> No
     pytest.importorskip("uvicorn", reason="needs uvicorn")
     assert main(["view", str(store.path), "--once"]) == 0
     assert capsys.readouterr().out == "http://127.0.0.1:7080/ shows 4 episodes\n"
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "png"])
+def test_an_image_file_is_sent_as_it_lies(tmp_path: Path, codec: str) -> None:
+    pytest.importorskip("simplejpeg", reason="needs simplejpeg")
+    store = stepwell.create(tmp_path / "s.well", {"image": stepwell.Image((16, 16, 3), codec=codec)})
+    with store.writer() as writer:
+        writer.add_episode({"image": np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)})
+    client = client_of(store)
+    for step in range(3):
+        answer = client.get(f"/api/episodes/0/frame?name=image&step={step}")
+        assert answer.headers["content-type"] == f"image/{codec}"
+        assert answer.content == store.segments[0].stored_rows("image").blob(step).tobytes()
+        again = client.get(answer.request.url, headers={"if-none-match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize("camera", ["png", "video"])
+def test_frames_of_a_lerobot_directory_are_its_rows(tmp_path: Path, camera: Any) -> None:
+    pytest.importorskip("av", reason="needs PyAV")
+    pytest.importorskip("pyarrow", reason="needs pyarrow")
+    image = pytest.importorskip("PIL.Image", reason="needs pillow")
+    from stepwell.testing import tiny_lerobot
+
+    name = "observation.images.top"
+    root = tiny_lerobot(tmp_path / "set", lengths=[20, 5], cameras={name: (camera, (32, 48))})
+    store = stepwell.open(f"lerobot://{root}", mode="r")
+    client = client_of(store)
+    # forwards and backwards: from the spans that are kept, too
+    for index, step in [(0, 0), (0, 19), (0, 15), (0, 16), (1, 4), (1, 0), (0, 0)]:
+        answer = client.get(f"/api/episodes/{index}/frame", params={"name": name, "step": step})
+        assert answer.status_code == 200
+        assert np.array_equal(np.asarray(image.open(io.BytesIO(answer.content))), store[index][name][step])
+
+
+def test_a_damaged_frame_is_told_and_its_neighbours_are_shown(tmp_path: Path) -> None:
+    pytest.importorskip("simplejpeg", reason="needs simplejpeg")
+    store = stepwell.create(tmp_path / "s.well", {"image": stepwell.Image((16, 16, 3), codec="png")})
+    with store.writer() as writer:
+        writer.add_episode({"image": np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)})
+    (file,) = store.path.rglob("image.bin")
+    begin, end = store.segments[0].stored_rows("image").edges(1, 2)
+    data = bytearray(file.read_bytes())
+    data[begin + 60 : end - 12] = bytes(end - begin - 72)
+    file.write_bytes(data)
+    client = client_of(stepwell.open(store.path, mode="r"))
+    answers = [client.get(f"/api/episodes/0/frame?name=image&step={step}") for step in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 422, 200]
+    assert "step 1" in answers[1].text
+
+
+def test_metadata_chooses_episodes(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "s.well", {"x": stepwell.Array((), "<f4")})
+    facts = [{"task": "push it", "seed": 1}, {"task": "push it", "seed": 2}, {"tasks": ["a", "b"]}, {}]
+    with store.writer() as writer:
+        for each in facts:
+            writer.add_episode({"x": np.zeros(3, np.float32)}, terminated=True, **each)
+    for where, want in [("task=push it", [0, 1]), ("seed=2, task=push it", [1]), ("tasks=b", [2]), ("task=x", [])]:
+        got = client_of(store).get("/api/episodes", params={"where": where}).json()
+        assert ([each["index"] for each in got["episodes"]], got["total"]) == (want, len(want))
+    assert "key=value" in client_of(store).get("/api/episodes?where=task").text
+
+
+def test_histograms_are_numpys_and_follow_the_filter(store: Any) -> None:
+    client = client_of(stepwell.open(store.path, mode="r"))
+    got = client.get("/api/histograms?name=action&end=terminated").json()
+    both = [np.concatenate([store[i]["action"] for i in chosen]) for chosen in (range(4), (1, 3))]
+    for axis, found in enumerate(got["axes"]):
+        edges = np.linspace(both[0][:, axis].min(), both[0][:, axis].max(), 41)
+        for key, values in zip(("all", "chosen"), both, strict=True):
+            assert np.allclose(found[key], np.histogram(values[:, axis], edges)[0] / len(values))
+    with store.writer() as writer:
+        writer.add_episode({name: store[0][name][:4] for name in ("image", "action")}, terminated=True)
+    client.get("/api/episodes")
+    assert client.get("/api/histograms?name=action").json()["num_all"] == len(LENGTHS) + 1
+
+
+def test_a_thumbnail_is_small(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs pillow")
+    store = stepwell.create(tmp_path / "s.well", {"image": stepwell.Image((480, 640, 3), codec="raw")})
+    with store.writer() as writer:
+        writer.add_episode({"image": np.full((1, 480, 640, 3), 7, np.uint8)}, terminated=True)
+    answer = client_of(store).get("/api/episodes/0/frame?name=image&thumbnail=1")
+    assert image.open(io.BytesIO(answer.content)).size == (64, 48)
+
+
+def test_a_sample_is_what_a_loader_gives(store: Any) -> None:
+    got = client_of(store).get("/api/episodes/1/sample", params={"fields": "action=-2:3:2", "step": 8}).json()
+    want = store[1]["action"][[6, 8, 8]]
+    assert got[0]["offsets"] == [-2, 0, 2]
+    assert got[0]["is_pad"] == [False, False, True]
+    assert np.array_equal(np.array(got[0]["values"], np.float32), want)
+
+
+@pytest.mark.parametrize(
+    "fields", ["action=0:1000000000", "action=0:99999999999999999999", "image=0", "action=x", "", "action=::"]
+)
+def test_a_wrong_sample_is_told(store: Any, fields: str) -> None:
+    answer = client_of(store).get("/api/episodes/1/sample", params={"fields": fields})
+    assert (answer.status_code, bool(answer.text)) == (422, True)
+
+
+def test_nan_of_a_sample_is_json(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "s.well", {"x": stepwell.Array((), "<f4")})
+    with store.writer() as writer:
+        writer.add_episode({"x": np.array([np.nan, 1, np.inf], np.float32)}, terminated=True)
+    answer = client_of(store).get("/api/episodes/0/sample", params={"fields": "x=0:3"})
+    assert "NaN" not in answer.text
+    assert answer.json()[0]["values"] == [["nan"], [1.0], ["inf"]]
+    axis = client_of(store).get("/api/histograms?name=x").json()["axes"][0]
+    assert (axis["low"], axis["high"], max(axis["all"])) == (1, 1, 1)
+
+
+def test_frames_of_video_are_its_rows_and_a_span_is_decoded_once(tmp_path: Path) -> None:
+    pytest.importorskip("av", reason="needs PyAV")
+    image = pytest.importorskip("PIL.Image", reason="needs pillow")
+    store = stepwell.create(tmp_path / "v.well", {"image": stepwell.Image((32, 32, 3), codec="video")}, fps=10)
+    with store.writer() as writer:
+        writer.add_episode(
+            {"image": np.arange(40, dtype=np.uint8)[:, None, None, None] * np.ones((1, 32, 32, 3), "u1")}
+        )
+    frames = Frames(store)
+    want = store[0]["image"]
+    for step in [*range(16), *reversed(range(16)), 39]:
+        body, media = frames.encoded(0, "image", step)
+        assert media == "image/png"
+        assert np.array_equal(np.asarray(image.open(io.BytesIO(body))), want[step])
+    assert frames._decoded.cache_info().misses == 2
+
+
+def test_steps_of_long_episodes_are_thinned(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepwell.viewer.histograms.MAX_VALUES", sum(LENGTHS))
+    got = client_of(store).get("/api/histograms?name=action").json()
+    values = np.concatenate([store[i]["action"][::2, 0] for i in range(len(LENGTHS))])
+    assert got["axes"][0]["low"] == values.min()

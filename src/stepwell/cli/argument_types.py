@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from stepwell.errors import WindowError
+
 __all__ = [
     "episode_and_step",
     "episode_range",
@@ -68,13 +70,14 @@ def episode_and_step(text: str) -> tuple[int, int | None]:
 
 def field_and_offsets(text: str) -> tuple[str, tuple[int, ...]]:
     """Return a feature and its offsets in steps, of ``action=0:16`` or ``image=-1,0``; none where none are given."""
-    name, _, offsets = text.partition("=")
+    # here, since most verbs need no windows
+    from stepwell.windows.fields import parse_offsets
+
     try:
-        if ":" in offsets:
-            return name, tuple(range(*(int(part) for part in offsets.split(":"))))
-        return name, tuple(int(part) for part in offsets.split(",") if offsets)
-    except (ValueError, TypeError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=OFFSETS, e.g. action=0:16 or image=-1,0") from None
+        name, offsets = parse_offsets(text)
+    except WindowError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return name, tuple(offsets)
 
 
 def name_and_codec(text: str) -> tuple[str, str]:

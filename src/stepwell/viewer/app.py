@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
-import io
 import json
 import math
 import threading
@@ -16,7 +16,10 @@ import numpy as np
 from stepwell.errors import MissingDependencyError, StepwellError
 from stepwell.schema import Feature
 from stepwell.store import Episode, Store
-from stepwell.viewer.listing import list_episodes
+from stepwell.viewer.frames import Frames
+from stepwell.viewer.histograms import Histograms
+from stepwell.viewer.listing import end_of, list_episodes
+from stepwell.viewer.samples import sample_of
 
 __all__ = ["make_app"]
 
@@ -74,15 +77,22 @@ def make_app(store: Store, token: str | None = None) -> Any:
                 body, media = answer(request)
             except (StepwellError, ValueError) as error:
                 return Response(str(error), 422, headers=HEADERS, media_type="text/plain")
-            return Response(body, media_type=media, headers=HEADERS)
+            # asked again each time, since episodes change their numbers; what is the same is not sent again
+            etag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
+            headers = {**HEADERS, "Cache-Control": "private, no-cache", "ETag": etag}
+            if request.headers.get("if-none-match") == etag:
+                return Response(status_code=304, headers=headers)
+            return Response(body, media_type=media, headers=headers)
 
         return respond
 
     episode = "/api/episodes/{index:int}"
     routes = [Route(path, file_of) for path in FILES] + [
+        Route("/api/histograms", guarded(pages.histograms)),
         Route("/api/episodes", guarded(pages.episodes)),
         Route(episode, guarded(pages.episode)),
         Route(episode + "/numbers", guarded(pages.numbers)),
+        Route(episode + "/sample", guarded(pages.sample)),
         Route(episode + "/frame", guarded(pages.frame)),
     ]
     hosts = LOCAL_HOSTS if token is None else ["*"]
@@ -93,7 +103,8 @@ class _Pages:
     """What the endpoints answer: bytes and their media type."""
 
     def __init__(self, store: Store) -> None:
-        self.store = store
+        self.store, self.frames = store, Frames(store)
+        self.histograms_of = Histograms(store)
         self.lock = threading.Lock()
 
     def episodes(self, request: Any) -> tuple[bytes, str]:
@@ -106,10 +117,10 @@ class _Pages:
             count=int(given.get("count", 100)),
             sort=given.get("sort", "index"),
             descending=given.get("descending") == "1",
-            end=given.get("end", ""),
-            min_length=int(given.get("min_length", 0)),
+            **_filter(given),
         )
-        return _json({"name": self.store.name, **page})
+        schema = self._schema()
+        return _json({"name": self.store.name, "camera": next(iter(_cameras(schema)), None), **page})
 
     def episode(self, request: Any) -> tuple[bytes, str]:
         episode = self._episode(request)
@@ -118,7 +129,8 @@ class _Pages:
             {
                 "length": episode.length,
                 "fps": self.store.fps,
-                "cameras": [name for name in schema if _is_camera(schema[name])],
+                "end": end_of(self.store.episodes, episode.index),
+                "cameras": _cameras(schema),
                 "widths": {name: _width(schema[name]) for name in schema if _is_drawn(schema[name])},
                 "numbers": {name: schema[name].names for name in schema if _is_drawn(schema[name])},
             }
@@ -135,16 +147,23 @@ class _Pages:
         return values.astype("<f4").tobytes(), "application/octet-stream"
 
     def frame(self, request: Any) -> tuple[bytes, str]:
-        from PIL import Image
-
         episode, name = self._episode(request), self._feature(request, _is_camera)
         step = int(request.query_params.get("step", 0))
         if not 0 <= step < episode.length:
             raise StepwellError(f"step {step} of an episode of {episode.length}. Allowed: 0 to {episode.length - 1}.")
-        pixels = np.asarray(episode.read_rows(name, step, step + 1)[0])
-        out = io.BytesIO()
-        Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(out, "PNG", compress_level=1)
-        return out.getvalue(), "image/png"
+        if request.query_params.get("thumbnail") == "1":
+            return self.frames.thumbnail(episode.index, name, step)
+        return self.frames.encoded(episode.index, name, step)
+
+    def sample(self, request: Any) -> tuple[bytes, str]:
+        given, schema = request.query_params, self._schema()
+        allowed = [name for name in schema if _is_drawn(schema[name])]
+        index, step = self._episode(request).index, int(given.get("step", 0))
+        return _json(sample_of(self.store, index, step, given.get("fields", ""), allowed))
+
+    def histograms(self, request: Any) -> tuple[bytes, str]:
+        name = self._feature(request, _is_drawn)
+        return _json(self.histograms_of(name, **_filter(request.query_params)))
 
     def _schema(self) -> Mapping[str, Feature]:
         return {} if self.store.schema is None else self.store.schema
@@ -162,7 +181,20 @@ class _Pages:
 
 def _is_camera(feature: Feature) -> bool:
     shape = feature.shape
-    return feature.kind in ("image", "video") and feature.dtype == "|u1" and len(shape) == 3 and shape[-1] in (1, 3, 4)
+    return feature.kind == "image" and feature.dtype == "|u1" and len(shape) == 3 and shape[-1] in (1, 3, 4)
+
+
+def _cameras(schema: Mapping[str, Feature]) -> list[str]:
+    return [name for name in schema if _is_camera(schema[name])]
+
+
+def _filter(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a request says of `choose_episodes`."""
+    return {
+        "end": given.get("end", ""),
+        "min_length": int(given.get("min_length") or 0),
+        "where": given.get("where", ""),
+    }
 
 
 def _is_drawn(feature: Feature) -> bool:

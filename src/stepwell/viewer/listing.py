@@ -11,7 +11,7 @@ import numpy.typing as npt
 from stepwell.errors import StepwellError
 from stepwell.store.episodes import EpisodeTable
 
-__all__ = ["ENDS", "MAX_PAGE", "SORTS", "list_episodes"]
+__all__ = ["ENDS", "MAX_PAGE", "SORTS", "choose_episodes", "end_of", "list_episodes"]
 
 ENDS = ("terminated", "truncated", "interrupted", "is_open")
 SORTS = ("index", "length", "time")
@@ -27,10 +27,11 @@ def list_episodes(
     descending: bool = False,
     end: str = "",
     min_length: int = 0,
+    where: str = "",
 ) -> dict[str, Any]:
     """Return ``total`` (episodes that pass) and ``episodes``: one page of them.
 
-    Metadata is JSON text, read for the page alone.
+    Metadata is JSON text, read for the page alone unless ``where`` asks for it.
 
     Args:
         table: of a store.
@@ -40,30 +41,75 @@ def list_episodes(
         descending: the largest first.
         end: one of ENDS, or "" for all.
         min_length: steps.
+        where: see `choose_episodes`.
 
     Raises:
         StepwellError: an argument is none of those.
     """
-    if sort not in SORTS or end not in ("", *ENDS) or first < 0 or not 1 <= count <= MAX_PAGE:
+    if sort not in SORTS or first < 0 or not 1 <= count <= MAX_PAGE:
         raise StepwellError(
-            f"sort={sort!r}, end={end!r}, first={first}, count={count}. Allowed: sort of {', '.join(SORTS)}; end of "
-            f"{', '.join(ENDS)} or none; first >= 0; count 1 to {MAX_PAGE}."
+            f"sort={sort!r}, first={first}, count={count}. Allowed: sort of {', '.join(SORTS)}; first >= 0; count 1 to "
+            f"{MAX_PAGE}."
         )
-    passing = table.length >= min_length
-    if end:
-        passing &= getattr(table, end)
-    chosen: npt.NDArray[np.int64] = np.flatnonzero(passing)
+    chosen = choose_episodes(table, end=end, min_length=min_length, where=where)
     keys = {"index": chosen, "length": table.length[chosen], "time": table.time_ns[chosen]}[sort]
     order = np.argsort(-keys if descending else keys, kind="stable")
     page = chosen[order[first : first + count]]
     return {"total": len(chosen), "episodes": [_describe(table, int(index)) for index in page]}
 
 
+def choose_episodes(
+    table: EpisodeTable, *, end: str = "", min_length: int = 0, where: str = ""
+) -> npt.NDArray[np.int64]:
+    """Return the numbers of the episodes that pass, int64, ascending.
+
+    Args:
+        table: of a store.
+        end: one of ENDS, or "" for all.
+        min_length: steps.
+        where: ``key=value`` of the metadata, several with commas between them: values that are no text as JSON has
+            them; of a list any item.
+
+    Raises:
+        StepwellError: an argument is none of those.
+    """
+    if end not in ("", *ENDS):
+        raise StepwellError(f"end={end!r}. Allowed: {', '.join(ENDS)} or none.")
+    passing = table.length >= min_length
+    if end:
+        passing &= getattr(table, end)
+    chosen: npt.NDArray[np.int64] = np.flatnonzero(passing)
+    conditions = [_condition(each) for each in where.split(",") if each.strip()]
+    if not conditions:
+        return chosen
+    return np.array([i for i in chosen.tolist() if _holds(conditions, table.metadata(i))], np.int64)
+
+
+def _condition(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise StepwellError(f"metadata {text.strip()!r}. Allowed: key=value, several with commas between them.")
+    return key.strip(), value.strip()
+
+
+def _holds(conditions: list[tuple[str, str]], metadata: dict[str, Any]) -> bool:
+    return all(key in metadata and value in _texts(metadata[key]) for key, value in conditions)
+
+
+def _texts(value: Any) -> list[str]:
+    items = [value, *value] if isinstance(value, list) else [value]
+    return [each if isinstance(each, str) else json.dumps(each, default=str, ensure_ascii=False) for each in items]
+
+
 def _describe(table: EpisodeTable, index: int) -> dict[str, Any]:
-    ends = [end for end in ENDS if getattr(table, end)[index]]
     return {
         "index": index,
         "length": int(table.length[index]),
-        "end": ", ".join(ends).replace("is_open", "open"),
+        "end": end_of(table, index),
         "metadata": json.dumps(table.metadata(index), default=str, ensure_ascii=False),
     }
+
+
+def end_of(table: EpisodeTable, index: int) -> str:
+    """Return how an episode ended, as the page says it."""
+    return ", ".join(end for end in ENDS if getattr(table, end)[index]).replace("is_open", "open")

@@ -39,6 +39,7 @@ __all__ = [
     "FieldSource",
     "ResolvedField",
     "as_fields",
+    "parse_offsets",
     "resolve",
     "resolve_all",
     "resolve_fields",
@@ -237,6 +238,21 @@ def as_fields(fields: Mapping[str, Any] | None, names: Sequence[str]) -> dict[st
         if f"{key}_is_pad" in found:
             raise WindowError(f"key '{key}_is_pad' is the mask of key {key!r}. Choose another name.")
     return found
+
+
+def parse_offsets(text: str) -> tuple[str, Sequence[int]]:
+    """Return a feature and its offsets in steps, of ``action=0:16`` or ``image=-1,0``; none where none are given.
+
+    Raises:
+        WindowError: the text is neither.
+    """
+    name, _, offsets = text.partition("=")
+    try:
+        if ":" in offsets:
+            return name, range(*(int(part) for part in offsets.split(":")))
+        return name, tuple(int(part) for part in offsets.split(",") if offsets)
+    except (ValueError, TypeError):
+        raise WindowError(f"{text!r} is not NAME=OFFSETS, e.g. action=0:16 or image=-1,0") from None
 
 
 def _as_field(key: str, value: Any) -> Field:

@@ -1,8 +1,8 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
 const token = new URLSearchParams(location.search).get("token");
-const COUNT = 100;
-let first = 0, shown = null, timer = null;
+const COUNT = 100, REFRESH_MS = 3000;
+let first = 0, shown = null, isPlaying = false, listed = "", asked = 0;
 
 function address(path, given = {}) {
   const query = new URLSearchParams(given);
@@ -16,83 +16,173 @@ async function get(path, given) {
   return answer;
 }
 
-function element(tag, text = "") {
+function element(tag, text = "", kind = "") {
   const made = document.createElement(tag);
   made.textContent = text;
+  made.className = kind;
   return made;
 }
 
+const chosen = () => Object.fromEntries(new FormData($("filter")));
+
+// the list
+
 async function list() {
-  const page = await (await get("episodes", { ...Object.fromEntries(new FormData($("filter"))), first, count: COUNT })).json();
+  const mine = ++asked;
+  const text = await (await get("episodes", { ...chosen(), first, count: COUNT })).text();
+  if (mine !== asked) return;
+  $("wrong").textContent = "";
+  if (text === listed) return;
+  listed = text;
+  const page = JSON.parse(text);
   $("name").textContent = page.name;
   $("total").textContent = `${page.total} episodes, from ${first}`;
   $("back").disabled = first === 0;
   $("on").disabled = first + COUNT >= page.total;
-  $("rows").replaceChildren(...page.episodes.map((each) => {
-    const row = element("tr");
-    row.append(element("td", each.index), element("td", each.length), element("td", each.end),
-      element("td", each.metadata));
-    row.onclick = () => open(each.index).catch(fail);
-    return row;
-  }));
+  $("rows").replaceChildren(...page.episodes.map((each) => rowOf(each, page.camera)));
+  mark();
+  if (shown !== null && $("spread").checked) spread();
 }
 
-async function open(index) {
+function rowOf(each, camera) {
+  const row = element("tr"), thumbnail = element("td");
+  row.dataset.index = each.index;
+  row.tabIndex = 0;
+  if (camera !== null && each.length > 0) {
+    const image = element("img");
+    image.loading = "lazy";
+    image.alt = "";
+    image.src = address(`episodes/${each.index}/frame`, { name: camera, step: 0, thumbnail: 1 });
+    thumbnail.append(image);
+  }
+  row.append(thumbnail, element("td", each.index), element("td", each.length), element("td", each.end),
+    element("td", each.metadata));
+  row.onclick = () => open(each.index).catch(fail);
+  row.onkeydown = (event) => { if (event.key === "Enter") row.onclick(); };
+  return row;
+}
+
+function mark() {
+  for (const row of $("rows").children) {
+    row.classList.toggle("shown", shown !== null && Number(row.dataset.index) === shown.index);
+  }
+}
+
+// an episode
+
+async function open(index, step = 0) {
   stop();
   const about = await (await get(`episodes/${index}`)).json();
-  shown = { index, ...about, plots: [] };
+  shown = { index, ...about, features: [], plots: [] };
+  mark();
   $("episode").hidden = false;
-  $("title").textContent = `episode ${index}`;
+  $("title").textContent = `episode ${index}: ${about.end}`;
   $("fault").textContent = "";
   $("step").max = Math.max(about.length - 1, 0);
-  $("step").value = 0;
-  $("cameras").replaceChildren(...about.cameras.map((name) => {
-    const image = element("img");
-    image.alt = name;
-    image.onerror = () => get(`episodes/${index}/frame`, { name, step: $("step").value }).catch(fail);
-    return image;
-  }));
+  $("step").value = step;
+  $("cameras").replaceChildren(...(about.length ? about.cameras : []).map(cameraOf));
   $("plots").replaceChildren();
   const mine = shown;
   for (const [name, axes] of Object.entries(about.numbers)) {
     try {
       const values = new Float32Array(await (await get(`episodes/${index}/numbers`, { name })).arrayBuffer());
       if (shown !== mine) return;
-      const canvas = element("canvas");
-      $("plots").append(element("h3", axes ? `${name}: ${axes.join(", ")}` : name), canvas);
-      const plot = { canvas, values, width: about.widths[name] };
-      mine.plots.push(plot);
+      mine.features.push({ name, values, width: about.widths[name], axes });
     } catch (error) { fail(error); }
   }
+  arrange();
   show();
 }
 
-function draw({ canvas, values, width }) {
-  const pen = canvas.getContext("2d"), places = values.length / width;
+function cameraOf(name) {
+  const figure = element("figure"), image = element("img");
+  image.alt = name;
+  image.onload = () => figure.classList.remove("damaged");
+  image.onerror = () => {
+    figure.classList.add("damaged");
+    const mine = shown, step = $("step").value;
+    get(`episodes/${mine.index}/frame`, { name, step }).catch((error) => {
+      if (shown === mine && $("step").value === step) fail(error);
+    });
+  };
+  figure.append(image, element("figcaption", name));
+  return figure;
+}
+
+function arrange() {
+  const isPaired = (each) => $("overlaid").checked && /state|action/.test(each.name);
+  const groups = shown.features.filter((each) => !isPaired(each)).map((each) => [each]);
+  const paired = shown.features.filter(isPaired);
+  if (paired.length) groups.unshift(paired);
+  shown.plots = groups.map((features) => ({ features, canvas: element("canvas", "", "curves"), bars: element("div") }));
+  $("plots").replaceChildren(...shown.plots.flatMap((plot) => {
+    plot.canvas.onpointerdown = plot.canvas.onpointermove = (event) => {
+      if (event.buttons !== 1) return;
+      const place = event.offsetX / plot.canvas.clientWidth;
+      $("step").value = Math.round(place * (shown.length - 1));
+      seek();
+    };
+    plot.legend = element("div", "", "legend");
+    plot.labels = plot.features.flatMap((feature, number) => Array.from({ length: feature.width }, (_, axis) => {
+      const label = element("span"), swatch = element("i"), value = element("b");
+      swatch.style.background = color(axis, number);
+      const called = feature.axes ? feature.axes[axis] : feature.width > 1 ? String(axis) : "";
+      label.append(swatch, `${plot.features.length > 1 ? `${feature.name} ` : ""}${called} `, value);
+      plot.legend.append(label);
+      return { feature, axis, value };
+    }));
+    return [element("h3", plot.features.map((each) => each.name).join(" and ")), plot.canvas, plot.legend, plot.bars];
+  }));
+  if ($("spread").checked) spread();
+}
+
+const color = (axis, number) => `hsl(${(axis * 137 + 210) % 360} 70% ${number % 2 ? 68 : 48}%)`;
+
+function draw({ canvas, features, labels }) {
+  const pen = canvas.getContext("2d");
   const wide = (canvas.width = canvas.clientWidth), high = (canvas.height = canvas.clientHeight);
   let low = Infinity, top = -Infinity;
-  for (const value of values) if (Number.isFinite(value)) { low = Math.min(low, value); top = Math.max(top, value); }
-  const x = (place) => (place / Math.max(places - 1, 1)) * wide;
-  for (let axis = 0; axis < width; axis++) {
-    pen.strokeStyle = `hsl(${(axis * 137) % 360} 70% 50%)`;
-    pen.beginPath();
-    for (let place = 0; place < places; place++) {
-      pen.lineTo(x(place), high - 4 - ((values[place * width + axis] - low) / (top - low || 1)) * (high - 8));
-    }
-    pen.stroke();
+  for (const { values } of features) {
+    for (const value of values) if (Number.isFinite(value)) { low = Math.min(low, value); top = Math.max(top, value); }
   }
-  const at = ($("step").value / Math.max(shown.length - 1, 1)) * wide;
+  features.forEach(({ values, width }, number) => {
+    const places = values.length / width;
+    pen.setLineDash(number ? [5, 3] : []);
+    for (let axis = 0; axis < width; axis++) {
+      pen.strokeStyle = color(axis, number);
+      pen.beginPath();
+      for (let place = 0; place < places; place++) {
+        const height = (values[place * width + axis] - low) / (top - low || 1);
+        pen.lineTo((place / Math.max(places - 1, 1)) * wide, high - 4 - height * (high - 8));
+      }
+      pen.stroke();
+    }
+  });
   pen.fillStyle = "#888";
-  pen.fillRect(at, 0, 1, high);
+  pen.fillText(top === -Infinity ? "" : round(top), 2, 10);
+  pen.fillText(low === Infinity ? "" : round(low), 2, high - 2);
+  pen.fillRect(($("step").value / Math.max(shown.length - 1, 1)) * wide, 0, 1, high);
+  for (const { feature, axis, value } of labels) value.textContent = round(valueAt(feature, axis));
+}
+
+const round = (value) => String(Number(value.toPrecision(4)));
+
+// of long episodes the least and largest of spans are drawn, and the least of the step's span is told
+function valueAt({ values, width }, axis) {
+  const places = values.length / width;
+  if (places === shown.length) return values[$("step").value * width + axis];
+  const place = Math.floor(($("step").value / shown.length) * (places / 2)) * 2;
+  return values[place * width + axis];
 }
 
 function show() {
   const step = $("step").value;
   $("at").textContent = `step ${step} of ${shown.length}`;
-  for (const image of $("cameras").children) {
+  for (const image of document.querySelectorAll("#cameras img")) {
     image.src = address(`episodes/${shown.index}/frame`, { name: image.alt, step });
   }
   shown.plots.forEach(draw);
+  sample().catch(fail);
 }
 
 function seek() { $("fault").textContent = ""; show(); }
@@ -103,25 +193,110 @@ function move(by) {
   if ($("step").value === before) stop(); else seek();
 }
 
-function stop() { clearInterval(timer); timer = null; $("play").textContent = "play"; }
-function play() {
-  if (timer !== null) return stop();
-  timer = setInterval(() => move(1), 1000 / (shown.fps || 10));
+// playing: the next step is not before its time, and not before every camera shows this one
+
+function stop() { isPlaying = false; $("play").textContent = "play"; }
+async function play() {
+  if (isPlaying) return stop();
+  const mine = shown;
+  isPlaying = true;
   $("play").textContent = "pause";
+  while (isPlaying && shown === mine) {
+    const until = performance.now() + 1000 / ((shown.fps || 10) * Number($("speed").value));
+    await Promise.all([...document.querySelectorAll("#cameras img")].map((image) => image.decode().catch(() => {})));
+    await new Promise((done) => setTimeout(done, Math.max(until - performance.now(), 0)));
+    if (isPlaying && shown === mine) move(1);
+  }
 }
+
+// how values are spread
+
+async function spread() {
+  const mine = shown;
+  for (const plot of mine.plots) {
+    const made = [];
+    for (const feature of $("spread").checked ? plot.features : []) {
+      try {
+        const found = await (await get("histograms", { ...chosen(), name: feature.name })).json();
+        made.push(...found.axes.map(barsOf));
+        if (found.num_read < found.num_all) made.push(element("span", `of ${found.num_read} evenly spaced episodes`));
+      } catch (error) { fail(error); }
+    }
+    if (shown === mine) plot.bars.replaceChildren(...made);
+  }
+}
+
+function barsOf(axis, number) {
+  const canvas = element("canvas", "", "bars"), pen = canvas.getContext("2d");
+  canvas.title = `axis ${number}: ${round(axis.low)} to ${round(axis.high)}`;
+  [canvas.width, canvas.height] = [120, 48];
+  const top = Math.max(...axis.all, ...axis.chosen, 1e-9), bar = canvas.width / axis.all.length;
+  axis.all.forEach((part, place) => {
+    pen.fillStyle = "#8888";
+    pen.fillRect(place * bar, 48 - (part / top) * 46, bar, (part / top) * 46);
+    pen.fillStyle = color(number, 0);
+    pen.fillRect(place * bar, 47 - (axis.chosen[place] / top) * 46, bar, 2);
+  });
+  return canvas;
+}
+
+// the window around the step as a training sample
+
+async function sample() {
+  const fields = $("fields").value.trim(), mine = shown, step = $("step").value;
+  if (!fields) return $("sample").replaceChildren();
+  const found = await (await get(`episodes/${mine.index}/sample`, { fields, step })).json();
+  if (shown !== mine || $("step").value !== step) return;
+  $("sample").replaceChildren(...found.map(({ name, offsets, values, is_pad }) => {
+    const table = element("table"), head = element("tr"), pads = element("tr");
+    head.append(element("th", name), ...offsets.map((each, place) => cell("th", each, is_pad[place])));
+    pads.append(element("td", "padding"), ...is_pad.map((each) => cell("td", each ? "pad" : "", each)));
+    const axes = values[0].map((_, axis) => {
+      const row = element("tr"), names = mine.numbers[name];
+      row.append(element("td", names ? names[axis] : axis),
+        ...values.map((each, place) => cell("td", typeof each[axis] === "number" ? round(each[axis]) : each[axis], is_pad[place])));
+      return row;
+    });
+    table.append(head, ...axes, pads);
+    return table;
+  }));
+}
+
+const cell = (tag, text, isPad) => element(tag, text, isPad ? "pad" : "");
+
+// a list that follows a live store
+
+async function follow() {
+  if (document.hidden) return;
+  try {
+    await list();
+    if (shown === null || shown.end !== "open" || isPlaying) return;
+    const about = await (await get(`episodes/${shown.index}`)).json();
+    if (about.length !== shown.length) await open(shown.index, Number($("step").value));
+  } catch (error) { $("wrong").textContent = error.message; }
+}
+
 function fail(error) { $("fault").textContent = error.message; $("episode").hidden = false; }
-function turn(to) { first = Math.max(to, 0); list().catch(fail); }
+function turn(to) {
+  first = Math.max(to, 0);
+  list().catch((error) => { $("wrong").textContent = error.message; });
+}
 
 $("filter").onchange = () => turn(0);
-$("filter").onsubmit = (event) => event.preventDefault();
+$("filter").onsubmit = (event) => { event.preventDefault(); turn(0); };
 $("back").onclick = () => turn(first - COUNT);
 $("on").onclick = () => turn(first + COUNT);
 $("step").oninput = seek;
 $("play").onclick = play;
+$("sampling").onsubmit = (event) => { event.preventDefault(); $("fault").textContent = ""; sample().catch(fail); };
+$("overlaid").onchange = () => { arrange(); show(); };
+$("spread").onchange = spread;
+window.onresize = () => { if (shown !== null) shown.plots.forEach(draw); };
 document.onkeydown = (event) => {
   if (shown === null || /INPUT|SELECT|BUTTON/.test(event.target.tagName)) return;
   if (event.key === "ArrowRight") move(1);
   if (event.key === "ArrowLeft") move(-1);
   if (event.key === " ") { event.preventDefault(); play(); }
 };
+setInterval(follow, REFRESH_MS);
 turn(0);

@@ -11,6 +11,7 @@ import numpy as np
 
 from stepwell.errors import StepwellError
 from stepwell.formats.conversion import convert
+from stepwell.formats.opening import is_store
 from stepwell.json_text import parse_json
 from stepwell.lerobot.edits import (
     change_features,
@@ -27,7 +28,6 @@ from stepwell.lerobot.metadata import Metadata, select_episodes
 from stepwell.lerobot.video_edits import encode_images, reencode, retime
 from stepwell.sizes import counted
 from stepwell.store import Store, concatenate, open
-from stepwell.store.layout import SEGMENTS, STORE_JSON
 
 __all__ = ["run_edit"]
 
@@ -63,11 +63,6 @@ def run_edit(arguments: argparse.Namespace) -> int:
             with open(done, mode="r") as store:
                 print(f"{done}: {counted(len(store), 'episode')}  {counted(store.num_steps, 'step')}")
     return 0
-
-
-def is_store(path: Path) -> bool:
-    """Whether a directory is a store, not a LeRobot dataset."""
-    return any((path / part).exists() for part in (STORE_JSON, SEGMENTS))
 
 
 def _numbers(groups: Iterable[Any], count: int, where: Path) -> list[int]:

@@ -335,7 +335,8 @@ def run_verify(arguments: argparse.Namespace) -> int:
         return _run_audit(arguments)
     if arguments.episodes is not None:
         raise StepwellError(f"{arguments.path} is no LeRobot dataset: leave out --episodes, a store is verified whole.")
-    if scheme_of(str(recognised(arguments.path))) is not None:
+    arguments.path = recognised(arguments.path)
+    if scheme_of(str(arguments.path)) is not None:
         with open_given(arguments) as store:
             return _verify(store, store.address or plain_address(arguments.path), arguments)
     # a store that is too damaged to open is verified all the same, so it is not opened here

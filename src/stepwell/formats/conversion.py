@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from stepwell.errors import EpisodeNotFoundError, SchemaError, StepwellError, StoreExistsError, StoreNotFoundError
 from stepwell.files.addresses import SCHEME, local_path
-from stepwell.formats.opening import open
+from stepwell.formats.opening import is_store, open
 from stepwell.formats.reader import Reader, decoded_as, scratch_beside
 from stepwell.formats.reader_episodes import ReaderEpisodes
 from stepwell.formats.registry import SourceLike, open_reader, readers_of
@@ -37,7 +37,7 @@ from stepwell.recorders.write import recode_episodes
 from stepwell.references.trusted_paths import Trust
 from stepwell.store import Store
 from stepwell.store.info import make_table
-from stepwell.store.layout import SEGMENTS, STORE_JSON, built_store, target_path
+from stepwell.store.layout import built_store, target_path
 from stepwell.store.records import SEGMENT_BYTES
 
 __all__ = ["convert", "import_dataset", "open_source"]
@@ -161,7 +161,7 @@ def open_source(
     source: Store | Reader | SourceLike, *, reader: str | None = None, trust: Trust = None, **options: Any
 ) -> Store | Reader:
     """Return the store at a path, or the reader of a data set of another system; see `convert`."""
-    if isinstance(source, Store | Reader) or (reader is None and _is_store(source)):
+    if isinstance(source, Store | Reader) or (reader is None and _names_store(source)):
         given = [*options, *(["reader"] if reader is not None else [])]
         if given:
             raise StepwellError(
@@ -171,7 +171,7 @@ def open_source(
     return open_reader(source, reader, options, trust=trust)
 
 
-def _is_store(source: SourceLike) -> bool:
+def _names_store(source: SourceLike) -> bool:
     """Return whether a path is one of a store; raises where nothing is there."""
     if not isinstance(source, str | os.PathLike) or SCHEME.match(os.fspath(source)):
         return False
@@ -180,7 +180,7 @@ def _is_store(source: SourceLike) -> bool:
         if readers_of(os.fspath(source)):
             return False
         raise StoreNotFoundError(f"no store and no data set at {source}: there is nothing of this name.")
-    return any(os.path.exists(f"{os.fspath(source)}/{part}") for part in (STORE_JSON, SEGMENTS))  # noqa: PTH110
+    return is_store(source)
 
 
 def _convert_reader(  # noqa: PLR0917

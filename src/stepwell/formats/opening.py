@@ -109,7 +109,7 @@ def recognised(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 
 def is_store(path: str | os.PathLike[str]) -> bool:
     """Return whether there is a store at a path, be it damaged."""
-    return any((Path(path) / part).exists() for part in (STORE_JSON, SEGMENTS))
+    return any(os.path.exists(f"{os.fspath(path)}/{part}") for part in (STORE_JSON, SEGMENTS))  # noqa: PTH110
 
 
 def _reader_names(path: str) -> list[str]:

@@ -230,6 +230,8 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         self._windows: WindowDataset | None = None
         self._format: ItemFormat | None = None
         self._frame_format: ItemFormat | None = None
+        # the cameras that image transforms are done to: all but depth maps
+        self._changed_keys: list[str] = []
         self._reader: ItemReader | None = None
 
     def _show(self, view: View, ignore: Collection[str] = ()) -> None:
@@ -240,7 +242,9 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         self.delta_indices = None if self.delta_timestamps is None else {key: [*each] for key, each in steps.items()}
         meta.rescale_depth_stats(self._depth_unit)
         self._format = item_format(meta, steps, "uint8" if self._is_uint8 else "float32", depth_unit=self._depth_unit)
-        self._frame_format = self._format.of_frames(_changed_keys(meta))
+        depths = meta.depth_keys
+        self._changed_keys = [key for key in meta.camera_keys if key not in depths]
+        self._frame_format = self._format.of_frames(self._changed_keys)
         self._windows = WindowDataset(view, self._format.fields)
         self.meta = meta
 
@@ -536,7 +540,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             if isinstance(value, np.ndarray):
                 item[key] = value[()]
         if self.image_transforms is not None and self._changes is None:
-            for key in _changed_keys(self.meta):
+            for key in self._changed_keys:
                 item[key] = self.image_transforms(item[key])
         return item
 
@@ -546,11 +550,10 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         memory = batch_memory()
         columns = to_torch(self._columns(numbers, np.empty if memory is None else memory.empty), torch)
         if self.image_transforms is not None and self._changes is None:
-            keys = _changed_keys(self.meta)
-            for key in keys:
+            for key in self._changed_keys:
                 columns[key] = [*columns[key].unbind(0)]
             # item by item, as LeRobot draws
-            for number, key in product(range(len(numbers)), keys):
+            for number, key in product(range(len(numbers)), self._changed_keys):
                 columns[key][number] = self.image_transforms(columns[key][number])
         return ItemRows(columns, len(numbers), memory)
 
@@ -571,7 +574,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         except FormatError as error:
             raise LoaderError(str(error)) from error
         if changes is not None:
-            changes.change_columns(columns, _changed_keys(self.meta), "uint8" if self._is_uint8 else "float32", empty)
+            changes.change_columns(columns, self._changed_keys, "uint8" if self._is_uint8 else "float32", empty)
         return columns
 
     def get_raw_item(self, idx: int) -> dict[str, Any]:
@@ -770,12 +773,6 @@ def item_loader(  # noqa: PLR0917
     several: Sequence[Callable[..., Any]] = (transform,) if callable(transform) else transform
     done: list[Callable[..., Any]] = [made, *several]
     return Loader(view, made.fields, batch_size=batch_size, order=order, to="torch", transform=done, **options)
-
-
-def _changed_keys(meta: LeRobotDatasetMetadata) -> list[str]:
-    """Return the cameras that image transforms are done to: all but depth maps."""
-    depths = meta.depth_keys
-    return [key for key in meta.camera_keys if key not in depths]
 
 
 def _source(source: str | os.PathLike[str], root: str | os.PathLike[str] | None, *, skip_home: bool) -> str:

@@ -207,7 +207,7 @@ def _received(
         os.close(fd)
     # all tensors keep it alive
     lease = np.frombuffer(memory, np.uint8, offset=HEAD_BYTES)
-    _release_at_end(lease, memory)
+    weakref.finalize(lease, _release, memory, os.getpid()).atexit = False
     batch = dict(others)
     for key, (place, shape, dtype) in places.items():
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -215,25 +215,7 @@ def _received(
     return {key: batch[key] for key in keys}
 
 
-class _Release(weakref.ref[Any]):
-    """Marks a block as free when the array over it dies, in the process that received it."""
-
-    __slots__ = ("memory", "pid")
-    memory: memoryview
-    pid: int
-
-
-_RELEASES: dict[int, _Release] = {}
-
-
-def _release_at_end(lease: npt.NDArray[np.uint8], memory: memoryview) -> None:
-    ref = _Release(lease, _release)
-    ref.memory, ref.pid = memory, os.getpid()
-    _RELEASES[id(ref)] = ref
-
-
-def _release(ref: _Release) -> None:
-    del _RELEASES[id(ref)]
-    # a fork has copies of the arrays: they say nothing about those of the parent
-    if ref.pid == os.getpid():
-        ref.memory[0] = FREE
+def _release(memory: memoryview, pid: int) -> None:
+    """Mark a block as free in the process that received it: a fork's copies say nothing about its parent's arrays."""
+    if pid == os.getpid():
+        memory[0] = FREE

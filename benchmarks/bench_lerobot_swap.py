@@ -10,16 +10,15 @@ is the same dataset by ``LeRobotDataset.loader``, two threads, which is a change
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import photo_crops
-from lerobot_rival import FPS, beside, check_items, lerobot
+from lerobot_rival import FPS, beside, check_items, lerobot, rate
 from report import Row, skipped
 from timing import Settings
+from videos import pan_frames
 
 __all__ = ["run"]
 
@@ -58,13 +57,13 @@ def run(settings: Settings) -> Iterator[Row]:
             for _ in range(settings.sized(3, 1)):
                 asked = {"batch_size": BATCH_SIZE, "workers": WORKERS, "seconds": seconds}
                 theirs.append(float(rival.ask("rate", **asked)["rate"]))
-                ours.append(_rate(lambda dataset=dataset: _batches(dataset), seconds))
+                ours.append(rate(lambda dataset=dataset: _batches(dataset), seconds))
             yield beside(NAME, case, (ours, theirs), settings, TARGETS[case])
             if case == PLAIN:
                 plain = theirs
         dataset = LeRobotDataset("bench/lerobot", root=root, delta_timestamps=deltas)
         options = {"batch_size": BATCH_SIZE, "order": "random", "images": "uint8", "threads": WORKERS, "epochs": None}
-        ours = [_rate(lambda: dataset.loader(**options), seconds) for _ in plain]
+        ours = [rate(lambda: dataset.loader(**options), seconds) for _ in plain]
         yield beside(NAME, LOADER, (ours, plain), settings, TARGETS[LOADER])
 
 
@@ -79,18 +78,6 @@ def _batches(dataset: Any) -> Iterator[Any]:
         yield from loader
 
 
-def _rate(make: Callable[[], Any], seconds: float) -> float:
-    """Return items a second from the second batch on."""
-    batches = iter(make())
-    next(batches)
-    count, start = 0, time.perf_counter()
-    for batch in batches:
-        count += len(batch["index"])
-        if time.perf_counter() - start > seconds:
-            break
-    return count / (time.perf_counter() - start)
-
-
 def _record(root: Path, settings: Settings) -> None:
     from stepwell.lerobot import LeRobotRecorder
 
@@ -103,23 +90,12 @@ def _record(root: Path, settings: Settings) -> None:
         features[name] = {"dtype": "float32", "shape": (14,), "names": None}
     rng = np.random.default_rng(0)
     video = {"encoder": "h264", "gop": 10}
+    episodes = settings.sized(EPISODES, 1)
     with LeRobotRecorder.create(root, fps=FPS, features=features, output="v3.0", video=video) as recorder:
-        cameras = [_pan(size, 40 * number) for number in range(len(CAMERAS))]
-        for _ in range(settings.sized(EPISODES, 1)):
+        cameras = [pan_frames(episodes * steps, size, 40 * number) for number in range(len(CAMERAS))]
+        for _ in range(episodes):
             for _ in range(steps):
                 images = {name: next(camera) for name, camera in zip(CAMERAS, cameras, strict=True)}
                 values = {name: rng.random(14, np.float32) for name in ("observation.state", "action")}
                 recorder.add_frame({**images, **values, "task": "none"})
             recorder.save_episode()
-
-
-def _pan(size: tuple[int, int], begin: int) -> Iterator[np.ndarray]:
-    """Yield frames of a camera that pans over a photo, with the noise of a sensor, uint8 [height, width, 3]."""
-    (photo,) = photo_crops(1, 1000)
-    noise = np.random.default_rng(begin).integers(-2, 3, (8, *size, 3), np.int16)
-    spans = [1000 - length for length in size]
-    number = begin
-    while True:
-        y, x = (int(s / 2 * (1 + np.sin(number / p))) for s, p in zip(spans, (61.0, 97.0), strict=True))
-        yield np.clip(photo[y : y + size[0], x : x + size[1]] + noise[number % 8], 0, 255).astype(np.uint8)
-        number += 1

@@ -25,15 +25,22 @@ ENCODERS = {
 }
 
 
-def pan_frames(num_frames: int, size: int) -> Iterator[np.ndarray]:
-    """Yield frames of a camera that pans over a photo, with the noise of a sensor, uint8 [size, size, 3]."""
+def pan_frames(num_frames: int, size: int | tuple[int, int], first: int = 0) -> Iterator[np.ndarray]:
+    """Yield frames of a camera that pans over a photo, with the noise of a sensor, uint8 [height, width, 3].
+
+    Args:
+        num_frames: of them.
+        size: height and width, or the side of a square; below 1,000.
+        first: where the camera begins on its way, in frames.
+    """
+    height, width = (size, size) if isinstance(size, int) else size
     (photo,) = photo_crops(1, 1000)
     rng = np.random.default_rng(0)
-    span = 1000 - size
-    noise = rng.normal(0, 1.5, (16, size, size, 3)).astype(np.float32)
-    for number in range(num_frames):
-        y, x = (int(span / 2 * (1 + np.sin(number / period))) for period in (61.0, 97.0))
-        yield np.clip(photo[y : y + size, x : x + size] + noise[number % 16], 0, 255).astype(np.uint8)
+    spans = 1000 - height, 1000 - width
+    noise = rng.normal(0, 1.5, (16, height, width, 3)).astype(np.float32)
+    for number in range(first, first + num_frames):
+        y, x = (int(s / 2 * (1 + np.sin(number / period))) for s, period in zip(spans, (61.0, 97.0), strict=True))
+        yield np.clip(photo[y : y + height, x : x + width] + noise[number % 16], 0, 255).astype(np.uint8)
 
 
 def write_mp4(path: Path, frames: Iterator[np.ndarray], size: int, kind: str, gop: int) -> None:

@@ -214,18 +214,30 @@ class _Plan:
 STEP, LAST, STORE = "step_index of the anchor", "step_index of the last step", "store_index of the anchor"
 
 
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the samples of a batch lie.
+
+    Args:
+        step: int64 [B], within the episode.
+        last: int64 [B], the episode's last step.
+        store: int64 [B], number of the dataset.
+        is_there: bool [B, window], whether a step of the history is one of the episode.
+    """
+
+    step: Int64s
+    last: Int64s
+    store: Int64s
+    is_there: npt.NDArray[np.bool_]
+
+
 class _VlaBatch(BatchTransform):
     """What the batches of both have in common."""
 
     def __init__(self, plan: _Plan, scales: Mapping[str, Sequence[Scale]]) -> None:
         self.scales = dict(scales)
-        self.window, self.ahead, self.cameras, self.has_goal = (
-            plan.window,
-            plan.ahead,
-            plan.cameras,
-            plan.goal is not None,
-        )
-        self.observed = plan.observed
+        self.window, self.ahead = plan.window, plan.ahead
+        self.cameras, self.observed, self.has_goal = plan.cameras, plan.observed, plan.goal is not None
         self.names = np.array(plan.names, object)
 
     def outputs(self, samples: Samples) -> Samples:
@@ -262,7 +274,7 @@ class _VlaBatch(BatchTransform):
                 batch[f"{prefix}.pad_mask_dict.{key}"] = ones.copy()
             batch[f"{prefix}.timestep"] = batch[f"{prefix}.timestep"].astype(np.int32)
         batch["dataset_name"] = self.names[store]
-        self._act(batch, draws, step, last, store, is_there)
+        self._act(batch, draws, _Places(step, last, store, is_there))
         return batch
 
     def _scaled(self, key: str, values: Floats, store: npt.NDArray[np.int64]) -> Floats:
@@ -274,15 +286,7 @@ class _VlaBatch(BatchTransform):
             found[store == number] = scales[number](values[store == number])
         return found
 
-    def _act(  # noqa: PLR0917
-        self,
-        batch: dict[str, Any],
-        draws: Draws,
-        step: Int64s,
-        last: Int64s,
-        store: Int64s,
-        is_there: npt.NDArray[np.bool_],
-    ) -> None:
+    def _act(self, batch: dict[str, Any], draws: Draws, at: _Places) -> None:
         """Put the actions and masks of its program into the batch."""
         raise NotImplementedError
 
@@ -303,28 +307,20 @@ class _OctoBatch(_VlaBatch):
         made["observation.task_completed"] = (shape, bools)
         return made
 
-    def _act(  # noqa: PLR0917
-        self,
-        batch: dict[str, Any],
-        draws: Draws,
-        step: Int64s,
-        last: Int64s,
-        store: Int64s,
-        is_there: npt.NDArray[np.bool_],
-    ) -> None:
+    def _act(self, batch: dict[str, Any], draws: Draws, at: _Places) -> None:
         if self.keep_image_prob is not None:
-            self._keep_one(batch, draws.uniform() < self.keep_image_prob, last)
-        goal = batch["task.timestep"].astype(np.int64) if self.has_goal else last
+            self._keep_one(batch, draws.uniform() < self.keep_image_prob, at.last)
+        goal = batch["task.timestep"].astype(np.int64) if self.has_goal else at.last
         w, h = np.arange(self.window)[:, None], np.arange(self.ahead + 1)
-        now = step[:, None, None]
+        now = at.step[:, None, None]
         # a history that begins before the episode is its first step's, and so are the actions that follow it
         first = np.maximum(now + w - (self.window - 1), 0)
         places = first + h - now + (self.window - 1)
-        rows = np.arange(len(step))[:, None, None]
+        rows = np.arange(len(at.step))[:, None, None]
         batch["action"] = batch["action"][rows, places]
         # by Octo's count: two steps and a window before the goal are not there yet
         completed = goal[:, None, None] - (now - (self.window + 1) + w + h) <= 0
-        batch["observation.timestep_pad_mask"] = is_there
+        batch["observation.timestep_pad_mask"] = at.is_there
         batch["observation.task_completed"] = completed
         batch["action_pad_mask"] = batch["action_pad_mask"][:, None, None, :] & ~completed[..., None]
 
@@ -365,22 +361,14 @@ class _OpenVlaBatch(_VlaBatch):
             made["absolute_action_mask"] = (self.absolute.shape[1:], np.dtype(np.bool_))
         return made
 
-    def _act(  # noqa: PLR0917
-        self,
-        batch: dict[str, Any],
-        draws: Draws,
-        step: Int64s,
-        last: Int64s,
-        store: Int64s,
-        is_there: npt.NDArray[np.bool_],
-    ) -> None:
-        goal = batch["task.timestep"].astype(np.int64) if self.has_goal else last
-        there = step[:, None] + np.arange(1 - self.window, self.ahead + 1)
-        places = np.minimum(np.maximum(there, 0), goal[:, None]) - step[:, None] + (self.window - 1)
-        actions = batch["action"][np.arange(len(step))[:, None], places]
-        is_neutral = (there > goal[:, None])[..., None] & ~self.absolute[store][:, None, :]
+    def _act(self, batch: dict[str, Any], draws: Draws, at: _Places) -> None:
+        goal = batch["task.timestep"].astype(np.int64) if self.has_goal else at.last
+        there = at.step[:, None] + np.arange(1 - self.window, self.ahead + 1)
+        places = np.minimum(np.maximum(there, 0), goal[:, None]) - at.step[:, None] + (self.window - 1)
+        actions = batch["action"][np.arange(len(at.step))[:, None], places]
+        is_neutral = (there > goal[:, None])[..., None] & ~self.absolute[at.store][:, None, :]
         batch["action"] = np.where(is_neutral, np.float32(0), actions)
         if self.absolute.any():
-            batch["absolute_action_mask"] = self.absolute[store]
+            batch["absolute_action_mask"] = self.absolute[at.store]
         del batch["action_pad_mask"]
-        batch["observation.pad_mask"] = is_there
+        batch["observation.pad_mask"] = at.is_there

@@ -575,40 +575,36 @@ class ToTorchImage(TensorOperation):
         return values if self.channels_last else values.contiguous()
 
 
-class Convert(TensorOperation):
+class _ToDtype(TensorOperation):
+    """Values of another dtype, with the same shape."""
+
+    def __init__(self, target_dtype: Any) -> None:
+        super().__init__()
+        self.target_dtype = target_dtype
+
+    def declare_state_and_memory(self, previous_state: State) -> tuple[State, Allocation]:
+        """Return the dtype; see `Operation.declare_state_and_memory`."""
+        return replace(previous_state, jit_mode=False, dtype=self.target_dtype), None
+
+
+class Convert(_ToDtype):
     """Convert values to another dtype.
 
     Args:
         target_dtype: of torch, or of numpy.
     """
 
-    def __init__(self, target_dtype: Any) -> None:
-        super().__init__()
-        self.target_dtype = target_dtype
-
-    def declare_state_and_memory(self, previous_state: State) -> tuple[State, Allocation]:
-        """Return the dtype; see `Operation.declare_state_and_memory`."""
-        return replace(previous_state, jit_mode=False, dtype=self.target_dtype), None
-
     def run(self, values: Any) -> Any:
         """Return the values converted."""
         return values.astype(self.target_dtype) if isinstance(values, np.ndarray) else values.type(self.target_dtype)
 
 
-class View(TensorOperation):
+class View(_ToDtype):
     """Read the bytes of values as another dtype.
 
     Args:
         target_dtype: of torch, or of numpy.
     """
-
-    def __init__(self, target_dtype: Any) -> None:
-        super().__init__()
-        self.target_dtype = target_dtype
-
-    def declare_state_and_memory(self, previous_state: State) -> tuple[State, Allocation]:
-        """Return the dtype; see `Operation.declare_state_and_memory`."""
-        return replace(previous_state, jit_mode=False, dtype=self.target_dtype), None
 
     def run(self, values: Any) -> Any:
         """Return a view of the values."""

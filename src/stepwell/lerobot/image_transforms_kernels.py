@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.kernels.kernel import inlined, kernel
+from stepwell.transforms.colors_kernels import greater, lesser, turn_of, turned
 
 __all__ = ["AFFINE", "BRIGHTNESS", "CONTRAST", "HUE", "SATURATION", "SHARPNESS", "change_images"]
 
@@ -33,27 +34,16 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE, SHARPNESS, AFFINE = 1, 2, 3, 4, 5, 6
 NEAREST, LINEAR, LINEAR_FILLED = 0.0, 1.0, 2.0
 
 RED, GREEN, BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
-ZERO, HALF, ONE, TWO, FOUR, SIX = (np.float32(n) for n in (0, 0.5, 1, 2, 4, 6))
+ZERO, HALF, ONE = (np.float32(n) for n in (0, 0.5, 1))
 BYTE = np.float32(255)
 # what torchvision multiplies floats of 0 to 1 by, to cut them off to bytes
 TO_BYTE = np.float32(255.999)
 BLUR, MIDDLE = np.float32(1 / 13), np.float32(5 / 13)
 
 
-# numba's own min and max of floats have branches, for NaNs
-@inlined
-def _least(a: Any, b: Any) -> Any:
-    return a if a < b else b
-
-
-@inlined
-def _most(a: Any, b: Any) -> Any:
-    return a if a > b else b
-
-
 @inlined
 def _clipped(value: Any, bound: Any) -> Any:
-    return _least(_most(value, ZERO), bound)
+    return lesser(greater(value, ZERO), bound)
 
 
 @kernel
@@ -90,35 +80,13 @@ def _saturate_row(row: Any, gray: Any, amount: Any, rest: Any, bound: Any) -> No
             values[x] = _clipped(values[x] * amount + gray[x] * rest, bound)
 
 
-@inlined
-def _of_hue(hue: Any, shift: Any, most: Any, chroma: Any) -> Any:
-    """Return the channel that is ``shift`` sixths of the circle on from a hue, in sixths."""
-    place = hue + shift
-    place = place - SIX if place >= SIX else place
-    return most - chroma * _most(_least(_least(place, FOUR - place), ONE), ZERO)
-
-
 @kernel
 def _turn_row(row: Any, amount: Any) -> None:
     """Turn hues by a part of the circle, -0.5 to 0.5."""
     reds, greens, blues = row[0], row[1], row[2]
-    # never below zero, so that one subtraction brings every hue back into the circle
-    turn = SIX * (amount if amount >= ZERO else amount + ONE)
+    turn = turn_of(amount)
     for x in range(np.uintp(reds.size)):
-        red, green, blue = reds[x], greens[x], blues[x]
-        most, least = _most(red, _most(green, blue)), _least(red, _least(green, blue))
-        chroma = most - least
-        part = ONE / (chroma if chroma > ZERO else ONE)
-        of_red = (green - blue) * part
-        of_red = of_red + SIX if green < blue else of_red
-        of_green = (blue - red) * part + TWO
-        of_blue = (red - green) * part + FOUR
-        hue = of_green if most == green else of_blue
-        hue = (of_red if most == red else hue) + turn
-        hue = hue - SIX if hue >= SIX else hue
-        reds[x] = _of_hue(hue, np.float32(5), most, chroma)
-        greens[x] = _of_hue(hue, np.float32(3), most, chroma)
-        blues[x] = _of_hue(hue, ONE, most, chroma)
+        reds[x], greens[x], blues[x] = turned(reds[x], greens[x], blues[x], turn)
 
 
 @kernel

@@ -36,9 +36,13 @@ __all__ = [
     "blur",
     "change_colors",
     "fill_boxes",
+    "greater",
+    "lesser",
     "make_gray",
     "normal_table",
     "put_channels_first",
+    "turn_of",
+    "turned",
 ]
 
 NONE, BRIGHTNESS, CONTRAST, SATURATION, HUE, SOLARIZE = 0, 1, 2, 3, 4, 5
@@ -55,19 +59,21 @@ ZERO = np.float32(0)
 
 # numba's own min and max of floats have branches, for NaNs
 @inlined
-def _least(a: Any, b: Any) -> Any:
+def lesser(a: Any, b: Any) -> Any:
+    """Return the smaller of two numbers."""
     return a if a < b else b
 
 
 @inlined
-def _most(a: Any, b: Any) -> Any:
+def greater(a: Any, b: Any) -> Any:
+    """Return the larger of two numbers."""
     return a if a > b else b
 
 
 @inlined
 def _clipped(value: Any, bound: Any, half: Any) -> Any:
     """Return a value that may be stored; ``half`` is 0.5 where storing truncates."""
-    return _least(_most(value, ZERO), bound) + half
+    return lesser(greater(value, ZERO), bound) + half
 
 
 @inlined
@@ -131,31 +137,48 @@ def _of_hue(hue: Any, shift: Any, most: Any, chroma: Any) -> Any:
     """Return the channel that is ``shift`` sixths of the circle on from a hue, in sixths."""
     place = hue + shift
     place = place - SIXTHS if place >= SIXTHS else place
-    return most - chroma * _most(_least(_least(place, np.float32(4) - place), ONE), ZERO)
+    return most - chroma * greater(lesser(lesser(place, np.float32(4) - place), ONE), ZERO)
+
+
+@inlined
+def turn_of(amount: Any) -> Any:
+    """Return a part of the circle, -0.5 to 0.5, in sixths, for `turned`."""
+    # never below zero, so that one subtraction brings every hue back into the circle
+    return SIXTHS * (amount if amount >= ZERO else amount + ONE)
+
+
+@inlined
+def turned(red: Any, green: Any, blue: Any, turn: Any) -> Any:
+    """Return the three channels of a pixel, float32, with its hue turned."""
+    most, least = greater(red, greater(green, blue)), lesser(red, lesser(green, blue))
+    chroma = most - least
+    part = ONE / (chroma if chroma > ZERO else ONE)
+    of_red = (green - blue) * part
+    of_red = of_red + SIXTHS if green < blue else of_red
+    of_green = (blue - red) * part + np.float32(2)
+    of_blue = (red - green) * part + np.float32(4)
+    hue = of_green if most == green else of_blue
+    hue = (of_red if most == red else hue) + turn
+    hue = hue - SIXTHS if hue >= SIXTHS else hue
+    return (
+        _of_hue(hue, np.float32(5), most, chroma),
+        _of_hue(hue, np.float32(3), most, chroma),
+        _of_hue(hue, ONE, most, chroma),
+    )
 
 
 @inlined
 def _turn_hue(image: Any, amount: Any, bound: Any, half: Any) -> None:
     """Turn hues by a part of the circle, -0.5 to 0.5."""
     one, two = np.uintp(1), np.uintp(2)
-    # never below zero, so that one subtraction brings every hue back into the circle
-    turn = SIXTHS * (amount if amount >= ZERO else amount + ONE)
+    turn = turn_of(amount)
     for k in range(np.uintp(image.size) // THREE):
         place = k * THREE
         red, green, blue = np.float32(image[place]), np.float32(image[place + one]), np.float32(image[place + two])
-        most, least = _most(red, _most(green, blue)), _least(red, _least(green, blue))
-        chroma = most - least
-        part = ONE / (chroma if chroma > ZERO else ONE)
-        of_red = (green - blue) * part
-        of_red = of_red + SIXTHS if green < blue else of_red
-        of_green = (blue - red) * part + np.float32(2)
-        of_blue = (red - green) * part + np.float32(4)
-        hue = of_green if most == green else of_blue
-        hue = (of_red if most == red else hue) + turn
-        hue = hue - SIXTHS if hue >= SIXTHS else hue
-        image[place] = _clipped(_of_hue(hue, np.float32(5), most, chroma), bound, half)
-        image[place + one] = _clipped(_of_hue(hue, np.float32(3), most, chroma), bound, half)
-        image[place + two] = _clipped(_of_hue(hue, np.float32(1), most, chroma), bound, half)
+        red, green, blue = turned(red, green, blue, turn)
+        image[place] = _clipped(red, bound, half)
+        image[place + one] = _clipped(green, bound, half)
+        image[place + two] = _clipped(blue, bound, half)
 
 
 @kernel

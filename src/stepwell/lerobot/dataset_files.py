@@ -194,11 +194,7 @@ class DatasetFiles:
         facts = self._videos[info.name].facts if info.name in self._videos else {}
         about: dict[str, Any] = dict(info.raw["info"]) if info.is_depth else {}
         if facts:
-            found = video_info(facts, self._fps, info.shape[2])
-            if info.is_depth:
-                # its own entry says that it is one
-                del found["video.is_depth_map"]
-            about |= found
+            about |= video_info(facts, self._fps, info)
         return {**entry, "info": about} if about else entry
 
     def _span(self, name: str, episode: PreparedEpisode) -> VideoSpan:
@@ -244,16 +240,18 @@ def appended_info(raw: Mapping[str, Any], counts: Counts) -> dict[str, Any]:
     return content
 
 
-def video_info(facts: Mapping[str, Any], fps: float, channels: int) -> dict[str, Any]:
+def video_info(facts: Mapping[str, Any], fps: float, info: FeatureInfo) -> dict[str, Any]:
     """Return what info.json says of a camera's videos; ``facts`` are those of `VideoFiles`."""
+    # an entry of a depth map says itself that it is one
+    mark = {} if info.is_depth else {"video.is_depth_map": False}
     return {
         "video.height": facts["height"],
         "video.width": facts["width"],
         "video.codec": facts["codec"],
         "video.pix_fmt": facts["pix_fmt"],
-        "video.is_depth_map": False,
+        **mark,
         "video.fps": _rate(fps),
-        "video.channels": channels,
+        "video.channels": info.shape[2],
         "has_audio": False,
     }
 

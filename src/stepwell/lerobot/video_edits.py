@@ -395,7 +395,7 @@ def _video_feature(metadata: Metadata, column: Column, facts: Mapping[str, Any],
     told = {key: options[option] for option, key in NAMES.items() if options.get(option) is not None}
     if str(told.get("video.preset", "")).isdecimal():
         told["video.preset"] = int(told["video.preset"])
-    found = {**video_info(facts, metadata.info.fps, column.info.shape[2]), **told}
+    found = {**video_info(facts, metadata.info.fps, column.info), **told}
     if column.depth is not None:
         found = _depth_info(column, found)
     raw = {**info.raw, "dtype": "video", "info": found}
@@ -408,5 +408,4 @@ def _depth_info(column: Column, found: Mapping[str, Any]) -> dict[str, Any]:
     assert depth is not None
     assert depth.quantization is not None
     about = {"is_depth_map": True, "depth_unit": depth.unit, "video.extra_options": {"x265-params": "lossless=1"}}
-    others = {key: value for key, value in found.items() if key != "video.is_depth_map"}
-    return {**about, **depth.quantization.info(), **others}
+    return {**about, **depth.quantization.info(), **found}

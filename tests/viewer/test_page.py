@@ -128,17 +128,8 @@ def test_numbers_at_the_step_histograms_and_a_new_episode(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium")
-def test_a_damaged_frame_is_marked(tmp_path: Path) -> None:
-    pytest.importorskip("simplejpeg", reason="needs simplejpeg")
-    store = stepwell.create(tmp_path / "d.well", {"image": stepwell.Image((16, 16, 3), codec="png")})
-    with store.writer() as writer:
-        writer.add_episode({"image": np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)})
-    (file,) = store.path.rglob("image.bin")
-    begin, end = store.segments[0].stored_rows("image").edges(1, 2)
-    data = bytearray(file.read_bytes())
-    data[begin + 60 : end - 12] = bytes(end - begin - 72)
-    file.write_bytes(data)
-    with served(stepwell.open(store.path, mode="r")) as address, playwright.sync_playwright() as play:
+def test_a_damaged_frame_is_marked(damaged_store: Any) -> None:
+    with served(damaged_store) as address, playwright.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
         page = browser.new_page()
         page.goto(address)

@@ -24,7 +24,7 @@ from stepwell.errors import DatasetNotFoundError, FormatError, LoaderError, Step
 from stepwell.lerobot.depth import DepthUnit, Quantization, check_unit
 from stepwell.lerobot.frame_errors import as_lerobot_says
 from stepwell.lerobot.image_transforms import Changes, changes_of
-from stepwell.lerobot.info import DATA_FILES_MB, VIDEO_FILES_MB
+from stepwell.lerobot.info import DATA_FILES_MB, ENCODERS, VIDEO_FILES_MB
 from stepwell.lerobot.item_reader import ItemReader
 from stepwell.lerobot.items import Images, ItemFormat, ItemRows, delta_steps, item_format
 from stepwell.lerobot.meta_view import DatasetMeta, LeRobotDatasetMetadata, lerobot_home, local_source
@@ -57,9 +57,6 @@ Source = str | os.PathLike[str] | Store | View
 FRAME_CACHE = "512 MiB"
 # arguments that LeRobot's class has had in other versions than the newest
 IGNORED = frozenset({"camera_encoder", "camera_encoder_config", "vcodec", "video_decoder_cache_size", "video_encoder"})
-
-# of encoders as LeRobot names them; "auto" is the recorder's own choice
-ENCODERS = {"libsvtav1": "av1", "libx264": "h264", "libx265": "hevc"}
 
 
 class LoaderOptions(TypedDict, total=False):

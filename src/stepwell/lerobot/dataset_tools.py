@@ -30,7 +30,7 @@ from stepwell.lerobot.edits import (
     parts_of,
     split,
 )
-from stepwell.lerobot.info import DATA_FILES_MB, DEFAULT_CHUNKS_SIZE, INDEX_FEATURES, VIDEO_FILES_MB
+from stepwell.lerobot.info import DATA_FILES_MB, DEFAULT_CHUNKS_SIZE, ENCODERS, INDEX_FEATURES, VIDEO_FILES_MB
 from stepwell.lerobot.mapped_stores import read_columns
 from stepwell.lerobot.meta_view import lerobot_home
 from stepwell.lerobot.metadata import Metadata
@@ -54,7 +54,6 @@ __all__ = [
 
 ACTION, STATE = "action", "observation.state"
 LOG = logging.getLogger(__name__)
-ENCODERS = {"libsvtav1": "av1", "libx264": "h264", "libx265": "hevc"}
 FEATURE_KEYS = {"dtype", "shape"}
 REQUIRED = set(INDEX_FEATURES)
 

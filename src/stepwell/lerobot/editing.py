@@ -28,7 +28,15 @@ from stepwell.lerobot.appending import cameras_of, is_per_element
 from stepwell.lerobot.camera_writing import VideoFiles, encoded_packets, encoding_of, stored_packets
 from stepwell.lerobot.dataset_files import EPISODES_PATH, EpisodeLines, appended_info, write_json, write_tasks
 from stepwell.lerobot.in_place import open_in_place
-from stepwell.lerobot.info import DATA_FILES_MB, DATA_PATHS, INFO_PATH, VIDEO_FILES_MB, VIDEO_PATHS, FeatureInfo
+from stepwell.lerobot.info import (
+    DATA_FILES_MB,
+    DATA_PATHS,
+    ENCODERS,
+    INFO_PATH,
+    VIDEO_FILES_MB,
+    VIDEO_PATHS,
+    FeatureInfo,
+)
 from stepwell.lerobot.mapped_stores import array_of
 from stepwell.lerobot.meta_files import (
     EPISODES_LINES,
@@ -83,7 +91,6 @@ Values = npt.NDArray[Any] | Sequence[Any] | Callable[[dict[str, Any], int, int],
 INDEXES = ("episode_index", "index", "task_index")
 # times that lie further off the grid are replaced
 TOLERANCE_SECONDS = 1e-4
-ENCODERS = ("h264", "hevc", "av1")
 VERIFY = '"stepwell verify" says what is wrong.'
 
 
@@ -611,10 +618,10 @@ class _Source:
 def encoder_options(metadata: Metadata, key: str) -> dict[str, Any]:
     """Return the options of `stepwell.Video` that a camera's videos were encoded by, as far as info.json has them."""
     found = told_options(metadata, key)
-    if found.get("encoder") not in (None, *ENCODERS):
+    if found.get("encoder") not in (None, *ENCODERS.values()):
         raise SchemaError(
             f"{metadata.root}: camera {key!r} has videos of {found['encoder']!r}, which are not written here. Allowed: "
-            f"{', '.join(ENCODERS)}. Encode them anew first: stepwell edit reencode."
+            f"{', '.join(ENCODERS.values())}. Encode them anew first: stepwell edit reencode."
         )
     return found
 

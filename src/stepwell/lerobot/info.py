@@ -17,6 +17,7 @@ from stepwell.errors import FeatureNotFoundError, FormatError, SchemaError
 from stepwell.schema import Array, Feature, Image, Text
 
 __all__ = [
+    "ENCODERS",
     "INDEX_FEATURES",
     "INDEX_INFOS",
     "INFO_PATH",
@@ -38,6 +39,8 @@ Version = Literal["v2.0", "v2.1", "v3.0"]
 VERSIONS: tuple[Version, ...] = ("v3.0", "v2.1", "v2.0")
 INDEX_FEATURES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 INFO_PATH = "meta/info.json"
+# the encoders that are written, by LeRobot's names of them; its "auto" is the recorder's own choice
+ENCODERS = {"libx264": "h264", "libx265": "hevc", "libsvtav1": "av1"}
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 NUMBERS = ("bool", *INTEGERS, "float16", "float32", "float64")
 CAMERAS = ("image", "video")

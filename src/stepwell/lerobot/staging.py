@@ -48,6 +48,7 @@ from stepwell.lerobot.info import (
     DATA_FILES_MB,
     DATA_PATHS,
     DEFAULT_CHUNKS_SIZE,
+    ENCODERS,
     INDEX_FEATURES,
     INDEX_INFOS,
     INFO_PATH,
@@ -81,7 +82,6 @@ __all__ = [
 ]
 
 EXPORT_JSON = "export.json"
-ENCODERS = ("h264", "hevc", "av1")
 # a pixel format that is not the default
 FULL_COLORS = "yuv444p"
 
@@ -421,7 +421,10 @@ def _video_options(dataset: Metadata, name: str, given: Mapping[str, Any]) -> di
     """Return the options of `Video` that give a camera the codec and pixel format of the dataset's info.json."""
     facts = dataset.info.features[name].raw.get("info") or {}
     found: dict[str, Any] = {}
-    for option, key, allowed in (("encoder", "video.codec", ENCODERS), ("pixel_format", "video.pix_fmt", None)):
+    for option, key, allowed in (
+        ("encoder", "video.codec", ENCODERS.values()),
+        ("pixel_format", "video.pix_fmt", None),
+    ):
         value = facts.get(key)
         if value is None:
             continue

@@ -43,7 +43,7 @@ from stepwell.lerobot.image_transforms import (  # noqa: E402
     SHARPNESS,
     Affine,
     ChangeImages,
-    Changes,
+    ImageChanges,
     Jitter,
     KeyedNumbers,
     Op,
@@ -375,7 +375,7 @@ def test_numbers_of_torch_are_drawn_by_lerobots_calls() -> None:
     assert torch.equal(torch.get_rng_state(), after)
 
 
-def keyed(number: int, changes: Changes) -> list[KeyedNumbers]:
+def keyed(number: int, changes: ImageChanges) -> list[KeyedNumbers]:
     draws = Draws.of(np.array([7, 9], np.uint64), np.arange(number))
     return [KeyedNumbers(units) for units in draws.uniform(size=changes.num_draws).tolist()]
 
@@ -383,7 +383,7 @@ def keyed(number: int, changes: Changes) -> list[KeyedNumbers]:
 @pytest.mark.parametrize("kind", ["keyed", "torch"])
 def test_subsets_have_the_chances_of_draws_without_going_back(kind: str) -> None:
     weights, number, total = [1.0, 2.0, 5.0, 0.5], 2, 20_000
-    laws = Changes((Unchanged(),) * 4, tuple(weight / 8.5 for weight in weights), number, True)
+    laws = ImageChanges((Unchanged(),) * 4, tuple(weight / 8.5 for weight in weights), number, True)
     torch.manual_seed(3)
     sources: Any = keyed(total, laws) if kind == "keyed" else [TorchNumbers()] * total
     found = Counter(tuple(source.subset(laws.weights, number)) for source in sources)
@@ -398,7 +398,9 @@ def test_subsets_have_the_chances_of_draws_without_going_back(kind: str) -> None
 
 def test_amounts_by_key_are_uniform_and_orders_equally_likely() -> None:
     total = 20_000
-    changes = Changes((Jitter((0.5, 1.5), (0.0, 1.0), None, (-0.1, 0.1)), Sharpness((1.0, 3.0))), (0.5, 0.5), 2, False)
+    changes = ImageChanges(
+        (Jitter((0.5, 1.5), (0.0, 1.0), None, (-0.1, 0.1)), Sharpness((1.0, 3.0))), (0.5, 0.5), 2, False
+    )
     drawn = [changes.ops(numbers, 8, 8) for numbers in keyed(total, changes)]
     orders = Counter(tuple(kind for kind, _ in ops[:3]) for ops in drawn)
     assert sum((orders[each] - total / 6) ** 2 * 6 / total for each in orders) < 30 and len(orders) == 6
@@ -414,7 +416,7 @@ def test_amounts_by_key_are_uniform_and_orders_equally_likely() -> None:
 
 def test_shifts_are_whole_pixels() -> None:
     law = Affine((0.0, 0.0), (0.1, 0.2))
-    changes = Changes((law,), (1.0,), 1, False)
+    changes = ImageChanges((law,), (1.0,), 1, False)
     shifts = Counter()
     for numbers in keyed(4_000, changes):
         ((kind, values),) = changes.ops(numbers, 10, 30)
@@ -576,7 +578,7 @@ def test_lerobots_own_are_known_without_importing_lerobot(store: Store) -> None:
     )
     sharp = like("lerobot.transforms.transforms", "SharpnessJitter", sharpness=(0.5, 1.5))
     theirs = lerobots([jitter, sharp], [0.25, 0.75], 1, is_shuffled=True)
-    expected = Changes((Jitter((0.5, 2.0)), Sharpness((0.5, 1.5))), (0.25, 0.75), 1, True)
+    expected = ImageChanges((Jitter((0.5, 2.0)), Sharpness((0.5, 1.5))), (0.25, 0.75), 1, True)
     assert changes_of(theirs) == expected
     assert changes_of(lerobots([jitter, like("mine", "Blur")], [0.5, 0.5], 1)) is None
     # a subclass may do anything

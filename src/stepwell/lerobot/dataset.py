@@ -23,7 +23,7 @@ import numpy as np
 from stepwell.errors import DatasetNotFoundError, FormatError, LoaderError, StepError, WindowError
 from stepwell.lerobot.depth import DepthUnit, Quantization, check_unit
 from stepwell.lerobot.frame_errors import as_lerobot_says
-from stepwell.lerobot.image_transforms import Changes, changes_of
+from stepwell.lerobot.image_transforms import ImageChanges, changes_of
 from stepwell.lerobot.info import DATA_FILES_MB, ENCODERS, VIDEO_FILES_MB
 from stepwell.lerobot.item_reader import ItemReader
 from stepwell.lerobot.items import Images, ItemFormat, ItemRows, delta_steps, item_format
@@ -220,7 +220,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         self.delta_timestamps, self.tolerance_s = delta_timestamps, tolerance_s
         self.delta_indices: dict[str, list[int]] | None = None
         self.image_transforms: Callable[[Any], Any] | None = None
-        self._changes: Changes | None = None
+        self._changes: ImageChanges | None = None
         self.set_image_transforms(image_transforms)
         self._is_uint8 = is_uint8
         self._frame_bytes = parse_bytes("frame_cache", FRAME_CACHE)

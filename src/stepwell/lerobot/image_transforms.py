@@ -2,7 +2,7 @@
 
 ::
 
-    ImageTransformsConfig, or LeRobot's ImageTransforms  -->  Changes: laws of draws, and how many of them are chosen
+    ImageTransformsConfig, or LeRobot's ImageTransforms  -->  ImageChanges: laws of draws, how many are chosen
     numbers of torch's generator (items) or by key (loaders)  -->  ops of each image  -->  change_images, once a batch
 
 Draws by torch's generator are LeRobot's, call for call: after the same ``torch.manual_seed`` the same transforms are
@@ -431,7 +431,7 @@ def _law_of_object(transform: Any) -> Law:
 
 
 @dataclass(frozen=True)
-class Changes:
+class ImageChanges:
     """A random few of several laws.
 
     Args:
@@ -600,7 +600,7 @@ class ImageTransforms:
         self.weights: list[float] = [each.weight for each in taken.values()]
         number = min(len(taken), cfg.max_num_transforms) if cfg.enable else 0
         weights = tuple(weight / sum(self.weights) for weight in self.weights)
-        self.changes = Changes(tuple(self.transforms.values()), weights, number, cfg.random_order)
+        self.changes = ImageChanges(tuple(self.transforms.values()), weights, number, cfg.random_order)
         self.selected_transforms: list[Law] = []
 
     @property
@@ -636,7 +636,7 @@ def _changed(images: Any, ops: Sequence[Op]) -> Any:
     return as_given(change_frames(values[None], [ops], "uint8", _torch_threads())[0], images).to(images.dtype)
 
 
-def changes_of(image_transforms: Any) -> Changes | None:
+def changes_of(image_transforms: Any) -> ImageChanges | None:
     """Return what ImageTransforms of ours or of LeRobot do; None of other functions, and where they call such."""
     if type(image_transforms) is ImageTransforms:
         found = image_transforms.changes
@@ -644,9 +644,11 @@ def changes_of(image_transforms: Any) -> Changes | None:
         chooser = image_transforms.tf
         if _is_lerobots(chooser, "RandomSubsetApply"):
             laws = tuple(_law_of_object(each) for each in chooser.transforms)
-            found = Changes(laws, tuple(chooser.p), chooser.n_subset, chooser.random_order)
+            found = ImageChanges(laws, tuple(chooser.p), chooser.n_subset, chooser.random_order)
         else:
-            found = Changes((_law_of_object(chooser),), (1.0,), 0 if type(chooser).__name__ == "Identity" else 1, False)
+            found = ImageChanges(
+                (_law_of_object(chooser),), (1.0,), 0 if type(chooser).__name__ == "Identity" else 1, False
+            )
     else:
         return None
     return found if found.is_known else None
@@ -665,7 +667,7 @@ class ChangeImages(Transform):
         dtype: float32 of 0 to 1, or uint8.
     """
 
-    changes: Changes
+    changes: ImageChanges
     dtype: Dtype
 
     def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from stepwell.errors import FeatureNotFoundError, FormatError, WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.lerobot.depth import Depth, DepthUnit, depth_of
-from stepwell.lerobot.image_transforms import ChangeImages, Changes
+from stepwell.lerobot.image_transforms import ChangeImages, ImageChanges
 from stepwell.lerobot.info import LANGUAGE, TEXTS
 from stepwell.lerobot.meta_view import DatasetMeta
 from stepwell.lerobot.tasks import episode_tasks
@@ -243,7 +243,7 @@ def item_format(
     images: Images = "float32",
     *,
     is_fused: bool = False,
-    changes: Changes | None = None,
+    changes: ImageChanges | None = None,
     leave_out: Collection[str] = (),
     depth_unit: DepthUnit | None = "mm",
 ) -> ItemFormat:
@@ -293,7 +293,7 @@ def item_format(
     return ItemFormat(fields, (*order, *masks), texts, (meta.task_texts,), subtasks, makers, languages)
 
 
-def _fused(make: Planes, images: Images, changes: Changes | None) -> tuple[tuple[Transform, ...], Planes | None]:
+def _fused(make: Planes, images: Images, changes: ImageChanges | None) -> tuple[tuple[Transform, ...], Planes | None]:
     """Return the transforms that a camera's field has for a maker, in memory that is used again, and the maker left."""
     squeezed = (Squeeze(0),) if make.is_squeezed else ()
     if changes is not None:

@@ -64,7 +64,7 @@ from stepwell.references.file_spans import span_feature
 from stepwell.schema import Feature, Schema
 from stepwell.store.values import EncodedRows
 
-__all__ = ["MINARI", "Hdf5Reader", "Part"]
+__all__ = ["MINARI", "Hdf5Episode", "Hdf5Reader"]
 
 MODES = ("auto", "keep", "ignore")
 VIDEOS = "videos."
@@ -80,7 +80,7 @@ Found = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Hdf5Episode:
     """An episode: the number of its file, its name, the group it lies in, its steps, and the masks that name it."""
 
     file: int
@@ -251,7 +251,7 @@ class Hdf5Reader(Reader):
                 raise FormatError(f"{path} is of no layout that is known: it has {_content(file)}. {_advice()}")
         return replace(fitting[0], **given)
 
-    def _found(self, number: int) -> list[Part]:
+    def _found(self, number: int) -> list[Hdf5Episode]:
         """Return the episodes of a file."""
         path, layout = self._files.paths[number], self.layout
         with self._files.naming(number, layout.parent or "its groups"):
@@ -260,7 +260,7 @@ class Hdf5Reader(Reader):
             if lacks:
                 raise self._other_layout(path, file, lacks)
             if not layout.episodes:
-                return [Part(number, shown_name(path, self.source), "/", self._length(datasets_of(file), path))]
+                return [Hdf5Episode(number, shown_name(path, self.source), "/", self._length(datasets_of(file), path))]
             group = file[layout.parent or "/"]
             numbers = self._numbers(group)
             masks = self._masks(file)
@@ -297,15 +297,15 @@ class Hdf5Reader(Reader):
         )
         return sorted(found, key=lambda name: int(found[name]["number"]))
 
-    def _part(self, number: int, group: Any, name: str, masks: tuple[str, ...]) -> Part:
+    def _part(self, number: int, group: Any, name: str, masks: tuple[str, ...]) -> Hdf5Episode:
         place = group.name if self.layout.are_datasets else group[name].name
-        made, steps = Part(number, name, place, 0, masks), self.layout.steps
+        made, steps = Hdf5Episode(number, name, place, 0, masks), self.layout.steps
         # where it is known which dataset counts, not all of them are looked at
         known = None if self.layout.are_datasets or not steps else group[name].get(steps)
         found = self._datasets(made) if known is None else {steps.replace("/", "."): known}
         return replace(made, length=self._length(found, f"{group.file.filename}, {name}"))
 
-    def _datasets(self, part: Part) -> dict[str, Any]:
+    def _datasets(self, part: Hdf5Episode) -> dict[str, Any]:
         """Return an episode's datasets by dotted names, with names of roles instead of serial numbers."""
         if self.layout.are_datasets:
             return self._numbered(part)
@@ -313,7 +313,7 @@ class Hdf5Reader(Reader):
         roles = self._roles(part)
         return {aliased(name, roles): each for name, each in found.items()} if roles else found
 
-    def _numbered(self, part: Part) -> dict[str, Any]:
+    def _numbered(self, part: Hdf5Episode) -> dict[str, Any]:
         """Return the datasets of an episode's number; those of a file are grouped once, as long as it is open."""
         held = self._files.datasets(part.file)
         if self._grouped is None or self._grouped[0] is not held:
@@ -384,7 +384,7 @@ class Hdf5Reader(Reader):
         self._has_lengths = bool(lengths) and lengths not in ignored
         return ignored | {lengths}
 
-    def _feature(self, part: Part, name: str, dataset: Any) -> Feature | None:
+    def _feature(self, part: Hdf5Episode, name: str, dataset: Any) -> Feature | None:
         """Return the feature of a dataset; None for one value."""
         if isinstance(dataset, Path):
             return _video(dataset).feature
@@ -414,7 +414,7 @@ class Hdf5Reader(Reader):
                 left = {name for name in left if self._lies_there(part, found, name, features[name])}
         return left
 
-    def _lies_there(self, part: Part, found: Found, name: str, feature: Feature) -> bool:
+    def _lies_there(self, part: Hdf5Episode, found: Found, name: str, feature: Feature) -> bool:
         path = self._files.paths[part.file]
         parts = [found.get(each) for each in self._sources(part, found, name, feature)]
         if not feature.is_raw:
@@ -422,13 +422,13 @@ class Hdf5Reader(Reader):
         plain = feature.with_final(False)
         return all(each is not None and can_stay(each, plain, path) for each in parts)
 
-    def _sources(self, part: Part, found: Found, name: str, feature: Feature) -> dict[str, tuple[int, int]]:
+    def _sources(self, part: Hdf5Episode, found: Found, name: str, feature: Feature) -> dict[str, tuple[int, int]]:
         """Return the datasets of a column, with the rows of each: its own, and the next one's last row."""
         if not (feature.final and self._next_mode == "final" and self._is_before(name)):
             return {name: (0, part.length + feature.final)}
         return {name: (0, part.length), _next_name(name, self.layout.next): (part.length - 1, part.length)}
 
-    def _column(self, part: Part, found: Found, name: str, feature: Feature) -> Any:
+    def _column(self, part: Hdf5Episode, found: Found, name: str, feature: Feature) -> Any:
         if feature.codec == "video":
             return self._video_rows(part, name)
         plain, sources = feature.with_final(False), self._sources(part, found, name, feature)
@@ -449,7 +449,7 @@ class Hdf5Reader(Reader):
         return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
     def _image_files(
-        self, part: Part, found: Found, name: str, parts: Sequence[tuple[Any, int, int]], feature: Feature
+        self, part: Hdf5Episode, found: Found, name: str, parts: Sequence[tuple[Any, int, int]], feature: Feature
     ) -> Any:
         """Return rows that are image files, checked one by one."""
         blobs = [blob for dataset, start, stop in parts for blob in file_rows(dataset, start, stop)]
@@ -465,7 +465,7 @@ class Hdf5Reader(Reader):
         offsets = np.concatenate([row_offsets(dataset)[start:stop] for dataset, start, stop in parts])
         return spans_of(offsets, sizes, feature, self._files.paths, part.file, where=self._label(part))
 
-    def _check_lengths(self, part: Part, found: Found, name: str, sizes: npt.NDArray[np.int64]) -> None:
+    def _check_lengths(self, part: Hdf5Episode, found: Found, name: str, sizes: npt.NDArray[np.int64]) -> None:
         """Refuse image files that end where no row of the lengths says; which row is of which camera is not told."""
         lengths = self.layout.lengths.replace("/", ".")
         table = found.get(lengths) if self._has_lengths else None
@@ -478,7 +478,7 @@ class Hdf5Reader(Reader):
                 f'or {lengths} is of another one. To take them as they are, ignore="{lengths}".'
             )
 
-    def _check_repeats(self, part: Part, before: Any, after: Any, name: str) -> None:
+    def _check_repeats(self, part: Hdf5Episode, before: Any, after: Any, name: str) -> None:
         """Refuse an episode whose next observations are not the observations of the next steps."""
         # of images the ends tell it, where comparing all would read them twice
         ends = [(1, 2), (part.length - 1, part.length)] if part.length > 1 else []
@@ -489,24 +489,24 @@ class Hdf5Reader(Reader):
                 f'in the first {self.what}. Keep both: next_obs="keep".'
             )
 
-    def _warn_of_more(self, part: Part, found: Found) -> None:
+    def _warn_of_more(self, part: Hdf5Episode, found: Found) -> None:
         """Warn once of data that the first episode lacks."""
         more = [name for name in found if name not in self._seen]
         self._seen.update(more)
         where = f"{self._files.paths[part.file]}, {part.name}"
         warn_of_left_out(where, more, f"the first {self.what} does not have them")
 
-    def _dataset(self, part: Part, found: Found, name: str) -> Any:
+    def _dataset(self, part: Hdf5Episode, found: Found, name: str) -> Any:
         if name not in found:
             raise FormatError(f"{self._files.paths[part.file]}, {part.name} has no {name}, which the first one has.")
         return found[name]
 
-    def _label(self, part: Part) -> str:
+    def _label(self, part: Hdf5Episode) -> str:
         path = self._files.paths[part.file]
         name = f"episode {part.name}" if self.layout.are_datasets else part.name
         return f"{name} of {path}" if self.layout.episodes else path
 
-    def _ends(self, part: Part, found: Found) -> tuple[bool, bool]:
+    def _ends(self, part: Hdf5Episode, found: Found) -> tuple[bool, bool]:
         """Return whether an episode terminated, and whether it was truncated."""
         layout = self.layout
         is_done = _flag(found.get(layout.terminated), part.length)
@@ -524,7 +524,7 @@ class Hdf5Reader(Reader):
             told |= short_values({name: value for name, value in beside.items() if name != "episodes"})
         return told
 
-    def _told_of(self, part: Part, found: Found) -> dict[str, Any]:
+    def _told_of(self, part: Hdf5Episode, found: Found) -> dict[str, Any]:
         """Return the metadata of an episode."""
         layout, path = self.layout, self._files.paths[part.file]
         told: dict[str, Any] = {self.key: part.name}
@@ -548,7 +548,7 @@ class Hdf5Reader(Reader):
             self._beside[number] = parsed_object(paths[0]) if paths else {}
         return self._beside[number]
 
-    def _roles(self, part: Part) -> dict[str, str]:
+    def _roles(self, part: Hdf5Episode) -> dict[str, str]:
         """Return the names of roles by the serial numbers that the JSON beside gives them."""
         before, _, after = self.layout.aliases.partition("*")
         return {
@@ -557,7 +557,7 @@ class Hdf5Reader(Reader):
             if self.layout.aliases and fnmatchcase(name, self.layout.aliases) and isinstance(value, str | int) and value
         }
 
-    def _videos(self, part: Part) -> dict[str, Path]:
+    def _videos(self, part: Hdf5Episode) -> dict[str, Path]:
         """Return the videos beside an episode's file by the names of their features."""
         if not self.layout.videos:
             return {}
@@ -565,7 +565,7 @@ class Hdf5Reader(Reader):
         paths = files_beside(Path(self._files.paths[part.file]), self.layout.videos)
         return {f"{VIDEOS}{aliased(path.stem, roles)}": path for path in paths}
 
-    def _video_rows(self, part: Part, name: str) -> VideoFile:
+    def _video_rows(self, part: Hdf5Episode, name: str) -> VideoFile:
         videos = self._videos(part)
         if name not in videos:
             raise FormatError(f"{self._label(part)} has no video {name}, which the first one has.")

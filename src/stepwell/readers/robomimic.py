@@ -22,7 +22,7 @@ from typing import Any
 from stepwell.errors import LeftOutWarning
 from stepwell.formats.registry import register_reader
 from stepwell.readers.hdf5 import is_hdf5, read_attributes, top_names
-from stepwell.readers.hdf5_episodes import MINARI, Hdf5Reader, Part
+from stepwell.readers.hdf5_episodes import MINARI, Hdf5Episode, Hdf5Reader
 from stepwell.readers.hdf5_layouts import PRESETS
 from stepwell.readers.hdf5_places import first_file, hdf5_paths, short_values
 from stepwell.recorders.sources import EpisodeData
@@ -92,7 +92,7 @@ def _with_tasks(episode: EpisodeData, tasks: str) -> EpisodeData:
     return EpisodeData(episode.columns, terminated=episode.terminated, truncated=episode.truncated, metadata=metadata)
 
 
-def _compare_total(path: str, parts: Sequence[Part], attributes: Mapping[str, Any]) -> None:
+def _compare_total(path: str, parts: Sequence[Hdf5Episode], attributes: Mapping[str, Any]) -> None:
     """Warn where a file says that it has other steps than those of its demonstrations."""
     total, count = attributes.get("total"), sum(part.length for part in parts)
     if isinstance(total, int | float) and total != count:

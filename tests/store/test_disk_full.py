@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import subprocess
 from collections.abc import Iterator
@@ -38,6 +39,8 @@ def check(path: Path, at_least: int) -> int:
 
 
 def open_handles() -> int:
+    # those of tests before are closed when their garbage is collected, which may be now
+    gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
 
 

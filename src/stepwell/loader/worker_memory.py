@@ -27,15 +27,15 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.loader.memory import import_torch
+from stepwell.windows.plans import ALIGNMENT, aligned
 
 __all__ = ["BatchMemory", "Empty", "WorkerBatch", "batch_memory"]
 
 # makes arrays, as np.empty does
 Empty = Callable[[tuple[int, ...], Any], npt.NDArray[Any]]
 
-# in front of each block; whole cache lines, so that the values stay aligned
-HEAD_BYTES = 64
-ALIGNMENT = 64
+# in front of each block; the values stay aligned
+HEAD_BYTES = ALIGNMENT
 FREE, SENT = 0, 1
 # what a DataLoader asks of a worker ahead, and some that are in use; further batches go torch's way
 MAX_BLOCKS = 8
@@ -131,7 +131,7 @@ class BatchMemory:
         """Return an array of undefined content: of the block, as long as there is room."""
         dtype = np.dtype(dtype)
         num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        begin, self._end = self._end, self._end + _aligned(num_bytes)
+        begin, self._end = self._end, self._end + aligned(num_bytes)
         if self._memory is None or self._end > len(self._memory):
             return np.empty(shape, dtype)
         return self._memory[begin : begin + num_bytes].view(dtype).reshape(shape)
@@ -148,7 +148,7 @@ class BatchMemory:
         batch = WorkerBatch(values)
         batch.memory = self
         tensors = {key: value for key, value in values.items() if _is_plain(value)}
-        needed = sum(_aligned(value.nbytes) for value in tensors.values())
+        needed = sum(aligned(value.nbytes) for value in tensors.values())
         if needed > self._blocks.num_bytes:
             # the first batch, or one that is larger
             self._blocks.reserve(needed)
@@ -166,10 +166,6 @@ def _is_plain(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.device.type != "cpu":
         return False
     return bool(value.nbytes and value.is_contiguous())
-
-
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
 
 
 class WorkerBatch(dict[str, Any]):

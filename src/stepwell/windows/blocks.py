@@ -52,6 +52,7 @@ from stepwell.windows.plans import (
     PIECE_SEGMENT,
     Reach,
     SyncRows,
+    aligned,
     aligned_empty,
 )
 
@@ -334,7 +335,7 @@ class RowLoader:
                 for each, begin, end in stretches:
                     self._load_column(column, table, each, begin, out[done : done + end - begin])
                     done += end - begin
-            start += int(_aligned(num_bytes))
+            start += int(aligned(num_bytes))
         return addresses
 
     def _mapped(self, segments: list[int], row: int) -> MapTable:
@@ -399,10 +400,6 @@ def _final_rows(index: AnchorIndex) -> Int64s:
     # of other pieces than the view's only steps are read, but for the last one's final row
     has_final = hi_final > hi_step
     return np.sort((segments[has_final] << 32) | hi_step[has_final])
-
-
-def _aligned(num_bytes: Any) -> Any:
-    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def hold_rows(loader: RowLoader, places: Int64s) -> HeldRows:

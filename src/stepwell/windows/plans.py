@@ -51,6 +51,7 @@ __all__ = [
     "Route",
     "Routes",
     "SyncRows",
+    "aligned",
     "aligned_empty",
     "column_of",
     "gather_tables",
@@ -266,10 +267,10 @@ def make_layout(fields: Sequence[ResolvedField], tables: Sequence[GatherTables],
     for field in fields:
         if not field.is_ragged:
             views.append((field.key, (num_anchors, *field.shape), field.dtype, end))
-            end = _aligned(end + num_anchors * field.num_bytes)
+            end = aligned(end + num_anchors * field.num_bytes)
         if field.has_mask:
             views.append((field.mask_key, (num_anchors, *field.window_shape), np.dtype(np.bool_), end))
-            end = _aligned(end + num_anchors * len(field.offsets))
+            end = aligned(end + num_anchors * len(field.offsets))
     starts = {key: offset for key, _, _, offset in views}
     masks = {field.key: starts.get(field.mask_key, -1) if field.has_mask else -1 for field in fields}
     plans = tuple(each.plan.copy() for each in tables)
@@ -296,7 +297,8 @@ def aligned_empty(num_bytes: int) -> npt.NDArray[np.uint8]:
     return memory[start : start + num_bytes]
 
 
-def _aligned(size: int) -> int:
+def aligned(size: Any) -> Any:
+    """Return the next multiple of `ALIGNMENT`, of an int or of an array of them."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 

@@ -19,7 +19,7 @@ from web_server import WebServer
 
 from stepwell.codecs import make_codec, register_codec
 from stepwell.errors import DecodeError, EncodeError, SchemaError, StepError
-from stepwell.files.local_files import MAX_OPEN_FILES
+from stepwell.files.local_files import MAX_OPEN_FILES, open_file
 from stepwell.references import file_spans, span_files
 from stepwell.references.file_codec import noting_states
 from stepwell.references.file_spans import SPAN_DTYPE, FileSpanCodec, FileSpans, make_spans, span_feature
@@ -300,6 +300,10 @@ def test_of_many_files_few_stay_open_and_mapped(tmp_path: Path, monkeypatch: pyt
     count = MAX_OPEN_FILES + 20
     paths = written(tmp_path, [number.to_bytes(2, "little") * 6 for number in range(count)])
     codec, out = make_codec(span_feature(FEATURE, paths)), np.empty((5, 3, 2), np.int16)
+    # what the process keeps open is full, whatever other tests have opened
+    for number in range(MAX_OPEN_FILES):
+        (tmp_path / f"other-{number}").write_bytes(b"other")
+        open_file(str(tmp_path / f"other-{number}"))
     before = num_descriptors()
     for number in range(count):
         chosen = (number + np.arange(5)) % count
@@ -307,6 +311,8 @@ def test_of_many_files_few_stay_open_and_mapped(tmp_path: Path, monkeypatch: pyt
         assert out[:, 0, 0].tolist() == chosen.tolist()
         assert (codec.decode(make_spans(number, 0, 12)[0]) == number).all()
     assert num_descriptors() <= before + MAX_OPEN_FILES
+    # beside them the files of the last batch
+    assert num_descriptors() <= before + len(out)
 
 
 def test_rows_of_files_that_memory_does_not_hold_are_announced(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ $(VENV)/.torch: | $(VENV)/.pip
 
 $(VENV)/.test: pyproject.toml $(VENV)/.torch $(VENV)/.demo
 	@echo "Installing what the tests need ..."
-	@$(PIP) --group test
+	@$(PIP) --group test-torch
 	@touch $@
 
 # uv can resolve to the lowest versions, pip cannot

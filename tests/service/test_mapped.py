@@ -1,5 +1,6 @@
 """Clients of the same host read the store's files: the same batches, at places that are checked."""
 
+import asyncio
 import gc
 import json
 import socket
@@ -15,7 +16,7 @@ from stepwell.errors import LoaderError, ServiceError
 from stepwell.kernels.places import HI_FINAL, HI_STEP, LO, ROW, SEGMENT
 from stepwell.replay import MinSize, Pattern, SampleToInsertRatio
 from stepwell.service import Client, Server
-from stepwell.service.local import Door, LocalCall, find_local, this_boot
+from stepwell.service.local import NAME, Door, LocalCall, find_local, this_boot
 from stepwell.service.mapping import MappedStore, place_columns
 from stepwell.service.messages import Kind, unpack
 from stepwell.windows.sources import JoinedSources
@@ -420,6 +421,25 @@ def test_the_door_is_closed_with_its_server(store):
         assert door.stat().st_mode & 0o777 == 0o600
     assert not door.exists()
     assert Door(str(store.path), 1, 1, None).describe(this_boot()) is None
+
+
+def test_who_comes_in_as_the_door_closes_is_turned_away(store):
+    (store.path / "service").mkdir()
+
+    async def come_and_close():
+        door = Door(str(store.path), 1, 1, None)
+        await door.open()
+        found = find_local(door.describe(this_boot()))
+        with socket.socket(socket.AF_UNIX) as guest:
+            guest.settimeout(10)
+            guest.connect(NAME.format(found.name))
+            # the loop accepts the connection in this turn, and makes its transport in the next one, after the door is closed
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            door.close()
+            return await asyncio.to_thread(guest.recv, 1), door.lines
+
+    assert asyncio.run(come_and_close()) == (b"", set())
 
 
 # what a server may say

@@ -125,6 +125,7 @@ class Door:
         self._name = NAME.format(name)
         self._server: Any = None
         self.lines: set[Line] = set()
+        self.is_closed = False
 
     async def open(self) -> None:
         """Listen, and say so in the store's directory; not where the system has no such sockets."""
@@ -158,9 +159,15 @@ class Door:
 
     def close(self) -> None:
         """Let nobody in any more, and end what is served."""
-        if self._server is None:
+        if self._server is None or self.is_closed:
             return
-        self._server.close()
+        self.is_closed = True
+        # asyncio makes the transport of a connection one turn of the loop after it was accepted, and then leaves the socket
+        # open where its server is closed
+        loop = asyncio.get_running_loop()
+        for listener in self._server.sockets:
+            loop.remove_reader(listener)
+        loop.call_soon(self._server.close)
         Path(f"{self._store}/{DIRECTORY}/door").unlink(missing_ok=True)
         for line in list(self.lines):
             line.end()
@@ -188,7 +195,7 @@ class Line(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Begin."""
         self._transport = transport
-        if len(self._door.lines) >= self._door.max_lines:
+        if self._door.is_closed or len(self._door.lines) >= self._door.max_lines:
             transport.abort()
             return
         self._door.lines.add(self)

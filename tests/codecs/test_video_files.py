@@ -552,7 +552,7 @@ LISTS = {
 def test_a_text_that_names_other_files_is_no_video(secret: Path, text: str, ending: str) -> None:
     path = secret.with_name(f"list.{ending}")
     path.write_text(text.replace("{}", str(secret)))
-    for read in (lambda: VideoFile(path), lambda: known_video(str(path), 1)):
+    for read in (lambda: VideoFile(path), lambda: known_video(str(path))):
         with pytest.raises(DecodeError, match="finds no video"):
             read()
 
@@ -571,4 +571,4 @@ def test_a_fifo_is_no_video(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="FIFO"):
         VideoFile(tmp_path / "a.mp4")
     with pytest.raises(DecodeError, match="FIFO"):
-        known_video(str(tmp_path / "a.mp4"), 1)
+        known_video(str(tmp_path / "a.mp4"))

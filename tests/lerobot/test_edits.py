@@ -15,6 +15,7 @@ from stepwell import create
 from stepwell.cli.main import main
 from stepwell.errors import (
     DatasetNotFoundError,
+    DecodeError,
     EpisodeNotFoundError,
     FeatureNotFoundError,
     SchemaError,
@@ -93,6 +94,19 @@ def test_the_episodes_that_are_left_are_what_they_were(version, gone, tmp_path):
     info = Metadata.load(root).info
     assert info.raw["total_episodes"] == len(left) and info.raw["splits"] == {"train": f"0:{len(left)}"}
     assert info.version == version
+
+
+@VERSIONS
+def test_who_has_a_data_set_open_gets_no_frames_of_the_edited_one(version, tmp_path):
+    root = make(tmp_path / "a", version)
+    with open_in_place(root) as store:
+        np.asarray(store[0][SIDE])
+        edits.delete(root, [0])
+        for number in (0, 3):
+            with pytest.raises(DecodeError, match="edited in place, or replaced, after it was opened"):
+                np.asarray(store[number][SIDE])
+        assert len(store[3]["action"]) == 4
+    assert len(contents(root)) == 3
 
 
 @VERSIONS

@@ -13,6 +13,7 @@ import stepwell
 from stepwell.codecs import make_codec
 from stepwell.errors import FormatError
 from stepwell.lerobot import Metadata
+from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.mapped_stores import (
     array_of,
     mapped_schema,
@@ -21,7 +22,7 @@ from stepwell.lerobot.mapped_stores import (
     text_of,
     write_mapped_store,
 )
-from stepwell.references.file_codec import FileCodec, parse_references
+from stepwell.references.file_codec import FileCodec, noted_dataset, parse_references
 from stepwell.testing.lerobot import (
     tiny_lerobot,
     tiny_lerobot_picture,
@@ -44,7 +45,7 @@ def dataset(tmp_path: Path, **options: Any) -> Metadata:
 
 
 def mapped(metadata: Metadata, path: Path) -> stepwell.Store:
-    write_mapped_store(path, metadata, tolerance=1e-4)
+    write_mapped_store(path, metadata, dataset=noted_dataset(str(metadata.root), INFO_PATH), tolerance=1e-4)
     return stepwell.open(path, mode="r", trust=True)
 
 

@@ -32,7 +32,7 @@ from stepwell.codecs import (
 )
 from stepwell.errors import DecodeError, EncodeError, SchemaError
 from stepwell.references import video_in_files
-from stepwell.references.file_codec import make_references
+from stepwell.references.file_codec import make_references, noted_dataset
 from stepwell.references.video_in_files import VideoFileCodec, forget_changed, known_video
 from stepwell.schema import Array, Feature, Image, Video
 
@@ -372,7 +372,7 @@ def test_indices_are_kept_within_their_bytes(videos: Path, tmp_path: Path, monke
         shutil.copy(videos / "0-0.mp4", tmp_path / f"0-{number}.mp4")
     codec = codec_of(tmp_path)
     codec.decode(blobs_of([0.0], 0)[0])
-    one = video_in_files.known_video(str(tmp_path / "0-0.mp4"), 0).index.nbytes
+    one = video_in_files.known_video(str(tmp_path / "0-0.mp4")).index.nbytes
     monkeypatch.setattr(kept, "max_size", 3 * one)
     for number in range(6):
         codec.decode(blobs_of([0.4], number)[0])
@@ -462,7 +462,7 @@ def count_indices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_index_is_made_once_for_all_threads(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made, found = count_indices(monkeypatch), []
-    threads = [threading.Thread(target=lambda: found.append(known_video(path, 1))) for _ in range(6)]
+    threads = [threading.Thread(target=lambda: found.append(known_video(path))) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -472,23 +472,73 @@ def test_index_is_made_once_for_all_threads(path: str, monkeypatch: pytest.Monke
 
 
 def test_file_is_looked_at_again_only_for_who_comes_later(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, made = known_video(path, 5), count_indices(monkeypatch)
+    first, made, blobs = codec_of(Path(path)), count_indices(monkeypatch), blobs_of([0.0])
+    first.decode(blobs[0])
     Path(path).write_bytes(Path(path).read_bytes() + bytes(8))
-    assert known_video(path, 5) is first
-    assert known_video(path, 4) is first
-    later = known_video(path, 6)
-    assert later is not first
-    assert known_video(path, 5) is later
+    first.decode(blobs[0])
     assert len(made) == 1
+    later = codec_of(Path(path))
+    later.decode(blobs[0])
+    assert len(made) == 2
+    first.decode(blobs[0])
+    later.decode(blobs[0])
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("is_known_to_another", [False, True])
+def test_frames_of_a_data_set_that_took_the_place_of_another_are_refused(
+    videos: Path, tmp_path: Path, is_known_to_another: bool
+) -> None:
+    def make(root: Path, name: str) -> str:
+        root.mkdir()
+        (root / "info.json").write_text(name)
+        for number in range(2):
+            shutil.copyfile(videos / "0-0.mp4", root / f"0-{number}.mp4")
+        return noted_dataset(str(root), "info.json")
+
+    noted = make(tmp_path / "set", "old")
+    codec, times = codec_of(tmp_path / "set", dataset=noted), plain_frames(videos / "0-0.mp4")[0]
+    before = read(codec, blobs_of(times, 0), [3])[0]
+    (tmp_path / "set").rename(tmp_path / "before")
+    other = make(tmp_path / "set", "other")
+    if is_known_to_another:
+        read(codec_of(tmp_path / "set", dataset=other), blobs_of(times, 1), [3])
+    with pytest.raises(DecodeError, match="was edited in place, or replaced, after it was opened"):
+        read(codec, blobs_of(times, 1), [3])
+    # which is another process's, too
+    with pytest.raises(DecodeError, match="Open it again"):
+        read(codec_of(tmp_path / "set", dataset=noted), blobs_of(times, 1), [3])
+    assert (read(codec_of(tmp_path / "set", dataset=other), blobs_of(times, 1), [3])[0] == before).all()
+
+
+def test_frames_of_a_data_set_that_grew_or_was_copied_back_are_shown(videos: Path, tmp_path: Path) -> None:
+    root, info = tmp_path / "set", tmp_path / "set" / "info.json"
+    root.mkdir()
+    info.write_text("old")
+    shutil.copyfile(videos / "0-0.mp4", root / "0-0.mp4")
+    noted, times = noted_dataset(str(root), "info.json"), plain_frames(videos / "0-0.mp4")[0]
+    info.write_text("grown")
+    read(codec_of(root, dataset=noted), blobs_of(times), [3])
+    noted = noted_dataset(str(root), "info.json")
+    shutil.copytree(root, tmp_path / "copy")
+    root.rename(tmp_path / "away")
+    (tmp_path / "copy").rename(root)
+    read(codec_of(root, dataset=noted), blobs_of(times), [3])
+
+
+@pytest.mark.parametrize("dataset", [3, "", "[]", '["a", "b", 1, 2]', '["a", "b", 1, 2, 3.0]', "{"])
+def test_a_noted_data_set_is_checked(path: str, dataset: Any) -> None:
+    with pytest.raises(SchemaError, match="noted_dataset"):
+        codec_of(Path(path), dataset=dataset)
 
 
 def test_file_that_changed_is_forgotten_and_others_are_not(path: str) -> None:
     assert not forget_changed(path)
-    first = known_video(path, 1)
+    first = known_video(path)
     assert not forget_changed(path)
     Path(path).write_bytes(Path(path).read_bytes() + bytes(8))
     assert forget_changed(path)
-    assert known_video(path, 1) is not first
+    assert known_video(path) is not first
     Path(path).unlink()
     assert not forget_changed(path), "what is open can still be read"
 
@@ -498,7 +548,7 @@ def test_packets_are_the_same_whether_they_are_read_together_or_one_by_one(
     path: str, gap: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(video_in_files, "MAX_GAP_BYTES", gap)
-    video = known_video(path, 1)
+    video = known_video(path)
     data, index = Path(path).read_bytes(), video.index
     numbers = [0, 3, 4, NUM_FRAMES - 1]
     wanted = [data[index.positions[n] : index.positions[n] + index.sizes[n]] for n in numbers]
@@ -507,7 +557,7 @@ def test_packets_are_the_same_whether_they_are_read_together_or_one_by_one(
 
 
 def test_file_that_was_changed_since_is_not_read(path: str) -> None:
-    video = known_video(path, 1)
+    video = known_video(path)
     np.testing.assert_equal(len(video.packets([0, 1])), 2)
     other = Path(path).with_name("b.mp4")
     other.write_bytes(bytes(10_000))
@@ -520,9 +570,9 @@ def test_file_that_was_changed_since_is_not_read(path: str) -> None:
 
 def test_file_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
     with pytest.raises(DecodeError, match=r"none\.mp4: there is no such file"):
-        known_video(str(tmp_path / "none.mp4"), 1)
+        known_video(str(tmp_path / "none.mp4"))
     with pytest.raises(DecodeError, match=f"{tmp_path}: cannot be read"):
-        known_video(str(tmp_path), 1)
+        known_video(str(tmp_path))
 
 
 @pytest.fixture

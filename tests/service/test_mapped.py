@@ -433,7 +433,7 @@ def test_who_comes_in_as_the_door_closes_is_turned_away(store):
         with socket.socket(socket.AF_UNIX) as guest:
             guest.settimeout(10)
             guest.connect(NAME.format(found.name))
-            # the loop accepts the connection in this turn, and makes its transport in the next one, after the door is closed
+            # the loop accepts the connection in this turn, and makes its transport in the next one
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             door.close()

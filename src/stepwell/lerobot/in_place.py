@@ -26,6 +26,7 @@ from stepwell.formats.source_files import check_boundaries, digest_of, walked
 from stepwell.lerobot.hub import locate, parse_source
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.metadata import Metadata, read_info, select_episodes
+from stepwell.references.file_codec import noted_dataset
 from stepwell.references.trusted_paths import Trust
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["files_digest", "open_in_place"]
 
 # names the way in which references are made: stores made in another way are made again
-REFERENCES = b"with the states of files"
+REFERENCES = b"with the states of files and of the data set"
 # the store holds nothing of statistics
 UNUSED = re.compile(r"(stats\.json|episodes_stats\.jsonl|\..*)")
 
@@ -163,7 +164,7 @@ class _Opening:
         load: Callable[[], Metadata],
     ) -> Store:
         # before anything is read: what changes afterwards has another digest
-        files = files_digest(root)
+        files, dataset = files_digest(root), noted_dataset(str(root), INFO_PATH)
         options = (None if places is None else places.tobytes(), sorted(ignored), self._tolerance)
 
         def build(path: Path) -> None:
@@ -172,7 +173,7 @@ class _Opening:
             metadata = load()
             if metadata.info.raw != read_info(root, ignore=self._ignore).raw:
                 raise FormatError(f"{root} has changed since its metadata were read. Open it again.")
-            write_mapped_store(path, metadata, tolerance=self._tolerance, progress=self._progress)
+            write_mapped_store(path, metadata, dataset=dataset, tolerance=self._tolerance, progress=self._progress)
 
         cached = CachedStore(
             "lerobot",

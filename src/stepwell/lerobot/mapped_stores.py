@@ -387,8 +387,10 @@ def _features_say(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
 NUMBERS = {"chunk_index": "chunk", "file_index": "file", "episode_chunk": "chunk", "episode_index": "file"}
 
 
-def write_mapped_store(path: Path, metadata: Metadata, *, tolerance: float, progress: bool | None = None) -> None:
-    """Write the store of the selected episodes."""
+def write_mapped_store(
+    path: Path, metadata: Metadata, *, dataset: str, tolerance: float, progress: bool | None = None
+) -> None:
+    """Write the store of the selected episodes; `dataset` is what `noted_dataset` said before metadata were read."""
     described: dict[str, Any] = {
         "root": str(metadata.root),
         "repo_id": metadata.repo_id,
@@ -399,7 +401,7 @@ def write_mapped_store(path: Path, metadata: Metadata, *, tolerance: float, prog
     }
     if SUBTASK_INDEX in metadata.info.features and (subtasks := read_subtasks(metadata.root)) is not None:
         described["subtasks"] = subtasks
-    schema = _noting_states(mapped_schema(metadata, tolerance), metadata)
+    schema = _noting_states(mapped_schema(metadata, tolerance, dataset), metadata)
     with make_bar(len(metadata.selected), "episodes", f"map {metadata.root.name}", wanted=progress) as bar:
         blocks = _blocks(metadata, bar)
         write_store(
@@ -418,14 +420,15 @@ def _identity(metadata: Metadata) -> str:
     return found.hexdigest()
 
 
-def mapped_schema(metadata: Metadata, tolerance: float) -> Schema:
+def mapped_schema(metadata: Metadata, tolerance: float, dataset: str | None = None) -> Schema:
     """Return the features of a dataset in its order; cameras are references into its files."""
     features: dict[str, Feature] = {}
+    kept: dict[str, Any] = {"tolerance": tolerance, **({} if dataset is None else {"dataset": dataset})}
     for name, info in metadata.info.features.items():
         feature = info.feature
         if info.is_video:
             files = _template(metadata, metadata.info.video_path or "", name)
-            feature = Image(feature.fixed_shape, feature.dtype, codec="video-file", files=files, tolerance=tolerance)
+            feature = Image(feature.fixed_shape, feature.dtype, codec="video-file", files=files, **kept)
         elif info.is_image:
             files = _template(metadata, metadata.info.data_path, name)
             shape, dtype, found = _first_image_kind(metadata, name, feature)

@@ -14,6 +14,8 @@ bytes of a file have references of their own kind, and their features list the f
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import struct
 from abc import abstractmethod
@@ -27,6 +29,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec
 from stepwell.errors import DecodeError, EncodeError, SchemaError
+from stepwell.json_text import parse_json
 from stepwell.references.span_files import PathLike, SpanFiles, common_root, lines_of, paths_of
 from stepwell.references.trusted_paths import check_reach
 from stepwell.schema import Feature
@@ -42,6 +45,7 @@ __all__ = [
     "files_of",
     "left_in_files",
     "make_references",
+    "noted_dataset",
     "noting_states",
     "parse_references",
     "template_of",
@@ -122,11 +126,15 @@ class FileCodec(Codec):
 
 
 class NumberedFileCodec(FileCodec):
-    """A codec of references into files that are named by the numbers of their directory and their own."""
+    """A codec of references into files that are named by the numbers of their directory and their own.
+
+    Option ``dataset``: what the data set was when the references were made, see `noted_dataset`.
+    """
 
     def __init__(self, feature: Feature) -> None:
         super().__init__(feature)
         self._files = template_of(feature)
+        self._dataset = _parse_dataset(feature)
         self._reached: dict[tuple[int, int], str] = {}
 
     def path_of(self, chunk: int, file: int) -> str:
@@ -141,6 +149,26 @@ class NumberedFileCodec(FileCodec):
             self.check_reach(path)
             self._reached[chunk, file] = path
         return path
+
+    def check_dataset(self) -> None:
+        """Refuse files of a data set that has taken the place of the one that references were made for.
+
+        To be called after a file was opened: a data set that is replaced later does not change what is open.
+
+        Raises:
+            DecodeError: it was replaced, as by an edit in place.
+        """
+        if self._dataset is None:
+            return
+        root, name, *noted = self._dataset
+        self.check_reach(f"{root}/{name}")
+        try:
+            inode, *found = _dataset_state(root, name)
+        except OSError:
+            return  # it was moved away: a file that is not there says so itself
+        # one that grows keeps its directory, one that was copied back its file
+        if inode != noted[0] and found != noted[1:]:
+            raise DecodeError(f"{root} was edited in place, or replaced, after it was opened. Open it again.")
 
 
 class ListedFileCodec(FileCodec):
@@ -166,6 +194,35 @@ def left_in_files(feature: Feature, codec: str, paths: Sequence[PathLike]) -> Fe
 def noting_states(feature: Feature, states: str) -> Feature:
     """Return a feature of references that says what its files were when these were made."""
     return replace(feature, options=tuple(sorted({**dict(feature.options), "states": states}.items())))
+
+
+def noted_dataset(root: str, name: str) -> str:
+    """Return the option ``dataset``: which directory a data set is, and the state of a file that changes with it.
+
+    Args:
+        root: the data set's directory.
+        name: of the file, from there.
+    """
+    return json.dumps([root, name, *_dataset_state(root, name)])
+
+
+def _dataset_state(root: str, name: str) -> tuple[int, int, int]:
+    """Return the directory's inode, and the file's bytes and time of the last change (ns)."""
+    status = os.stat(f"{root}/{name}")  # noqa: PTH116  all else here are texts
+    return os.stat(root).st_ino, status.st_size, status.st_mtime_ns  # noqa: PTH116
+
+
+def _parse_dataset(feature: Feature) -> list[Any] | None:
+    text = feature.option("dataset", None)
+    if text is None:
+        return None
+    try:
+        found = parse_json(text) if isinstance(text, str) else None
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or list(map(type, found)) != [str, str, int, int, int]:
+        raise SchemaError(f"option 'dataset' of codec {feature.codec!r} is {str(text)[:40]!r}. See noted_dataset.")
+    return found
 
 
 def files_of(feature: Feature) -> SpanFiles:

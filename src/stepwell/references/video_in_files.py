@@ -53,14 +53,13 @@ LOST = "Copy or download it again, or leave out the episodes that lie in it."
 Outs = Sequence[npt.NDArray[Any]]
 Size = tuple[int, int] | None
 Wanted = dict[int, list[npt.NDArray[Any]]]
-_NUMBERS = itertools.count(1)
 
 
 class KnownVideo:
-    """A video file and its index, safe for threads and forks; `looked` is the last codec that checked its state."""
+    """A video file and its index, safe for threads and forks."""
 
-    def __init__(self, path: str, state: FileState, index: VideoIndex, looked: int) -> None:
-        self.path, self.state, self.index, self.looked = path, state, index, looked
+    def __init__(self, path: str, state: FileState, index: VideoIndex) -> None:
+        self.path, self.state, self.index = path, state, index
         # the process keeps files open, and closes them
         self._file: Callable[[], OpenFile | None] = lambda: None
 
@@ -108,22 +107,16 @@ class KnownVideo:
 _VIDEOS: SharedCache[str, KnownVideo] = SharedCache(MAX_INDEX_BYTES, size_of=lambda video: video.index.nbytes)
 
 
-def known_video(path: str, looked: int) -> KnownVideo:
-    """Return a video file with its index; for a codec newer than `video.looked` the file's state is compared again."""
-    video = _VIDEOS.find(path)
-    if video is not None and video.looked < looked:
-        if _is_changed(video):
-            _VIDEOS.drop(path, video)
-            video = None
-        else:
-            video.looked = looked
-    return video or _VIDEOS.get(path, lambda: _made(path, looked))
+def known_video(path: str) -> KnownVideo:
+    """Return a video file as it is now, with its index."""
+    forget_changed(path)
+    return _VIDEOS.get(path, lambda: _made(path))
 
 
 def look_closer(video: KnownVideo) -> KnownVideo:
     """Return the video with an index made from all of its packets."""
     _VIDEOS.drop(video.path, video)
-    return _VIDEOS.get(video.path, lambda: _made(video.path, video.looked, is_exact=True))
+    return _VIDEOS.get(video.path, lambda: _made(video.path, is_exact=True))
 
 
 def forget_changed(path: str) -> bool:
@@ -135,11 +128,11 @@ def forget_changed(path: str) -> bool:
     return is_changed
 
 
-def _made(path: str, looked: int, *, is_exact: bool = False) -> KnownVideo:
+def _made(path: str, *, is_exact: bool = False) -> KnownVideo:
     try:
         file = open_file(path, state_of(path))
         index = exact_index(path, file.read) if is_exact else make_index(path, file.num_bytes, file.read)
-        return KnownVideo(path, file.state, index, looked)
+        return KnownVideo(path, file.state, index)
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -229,16 +222,17 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
     Args:
         feature: uint8 of height x width x 3 (RGB), height x width x 1 or height x width (grey); uint16 without
             channels or of one: samples of 12 bits. Options: ``files``, the files' path, see `NumberedFileCodec`;
-            ``tolerance`` in seconds, default 1e-4: a row whose time is farther from every frame is refused.
+            ``tolerance`` in seconds, default 1e-4: a row whose time is farther from every frame is refused;
+            ``dataset``.
 
     Notes:
         Safe for any number of threads, and after a fork. Of each file an index is kept, about 24 bytes a frame and
         256 MiB of them in a process; 64 files are kept open; decoders are one a thread and kind of stream, at most 8,
-        not one a file. A file that is replaced while it is read is read again.
+        not one a file. A file that is replaced while it is read is read again, unless its whole data set was replaced.
     """
 
     name: ClassVar[str] = "video-file"
-    option_names: ClassVar[tuple[str, ...]] = ("files", "tolerance")
+    option_names: ClassVar[tuple[str, ...]] = ("files", "tolerance", "dataset")
     resizes: ClassVar[bool] = True
     sync_mark: ClassVar[tuple[int, int] | None] = None
 
@@ -257,7 +251,8 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
         self._tolerance = float(tolerance)
         self._streams, self._shape = LastStream(), feature.fixed_shape
         self._is_deep = feature.np_dtype == np.uint16
-        self._number = next(_NUMBERS)
+        # of the files that this codec has looked at
+        self._states: dict[str, FileState] = {}
 
     def encoder(self) -> RowEncoder:
         """Refuse; see `FileCodec.encode`."""
@@ -326,8 +321,8 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
             try:
                 path = self._reached.get((chunk, file)) or self.reached(chunk, file)
                 video = _VIDEOS.find(path)
-                if video is None or video.looked < self._number:
-                    video = known_video(path, self._number)
+                if video is None or video.state is not self._states.get(path):
+                    video = self._video(chunk, file)
                 self._show(video, seconds, targets, size)
             except DecodeError:
                 if not forget_changed(self.path_of(chunk, file)):
@@ -335,7 +330,12 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
                 self._show(self._video(chunk, file), seconds, targets, size)
 
     def _video(self, chunk: int, file: int) -> KnownVideo:
-        return known_video(self.reached(chunk, file), self._number)
+        try:
+            video = known_video(self.reached(chunk, file))
+        finally:
+            self.check_dataset()
+        self._states[video.path] = video.state
+        return video
 
     def _show(self, video: KnownVideo, seconds: Sequence[float], outs: Outs, size: Size) -> None:
         """Write the frames of one file that are nearest to times."""

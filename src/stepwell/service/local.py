@@ -162,8 +162,8 @@ class Door:
         if self._server is None or self.is_closed:
             return
         self.is_closed = True
-        # asyncio makes the transport of a connection one turn of the loop after it was accepted, and then leaves the socket
-        # open where its server is closed
+        # asyncio makes the transport of a connection one turn of the loop after it was accepted; where its server is
+        # closed by then, the socket stays open
         loop = asyncio.get_running_loop()
         for listener in self._server.sockets:
             loop.remove_reader(listener)

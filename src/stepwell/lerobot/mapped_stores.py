@@ -266,8 +266,8 @@ class _TableFile:
 
         try:
             if groups is None:
-                return self._reader.read(columns=names, use_threads=False)
-            return self._reader.read_row_groups(groups, columns=names, use_threads=False)
+                return self._reader.read(columns=names)
+            return self._reader.read_row_groups(groups, columns=names)
         except (pa.ArrowException, OSError) as error:
             raise FormatError(f"{self._path} cannot be read: {error}. {self._advice}") from error
 

@@ -34,6 +34,13 @@ def fetch(address):
     memory.prefetch(address)
 
 
+@njit
+def copy_past_caches(target, source, number):
+    for at in range(0, number, memory.STREAM_BYTES):
+        memory.stream(target + at, source + at)
+    memory.end_stream()
+
+
 def address_of(array):
     return array.__array_interface__["data"][0]
 
@@ -71,3 +78,16 @@ def test_store_writes_one_byte():
 @pytest.mark.parametrize("address", [0, 1, -1, 1 << 62])
 def test_prefetch_of_any_address_does_no_harm(address):
     fetch(address)
+
+
+@pytest.mark.parametrize("lines", [0, 1, 5])
+@pytest.mark.parametrize("shift", [0, 4, 60])
+def test_stream_copies_whole_lines_from_anywhere(lines, shift):
+    size = lines * memory.STREAM_BYTES
+    source = np.random.default_rng(lines).integers(1, 255, size + shift, dtype=np.uint8)
+    target = np.zeros(size + 3 * memory.STREAM_BYTES, np.uint8)
+    first = -address_of(target) % memory.STREAM_BYTES + memory.STREAM_BYTES
+    copy_past_caches(address_of(target) + first, address_of(source) + shift, size)
+    expected = np.zeros_like(target)
+    expected[first : first + size] = source[shift:]
+    np.testing.assert_array_equal(target, expected)

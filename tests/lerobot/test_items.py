@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,9 @@ from stepwell.kernels.draws import Draws
 from stepwell.lerobot.items import EpisodeNumbers, Planes, UnitFloats, delta_steps, item_format
 from stepwell.lerobot.meta_view import DatasetMeta
 from stepwell.transforms import ToCHW
+from stepwell.transforms.colors_kernels import STREAMED_BYTES
 from stepwell.transforms.fusing import fuse
+from stepwell.windows.plans import aligned_empty
 
 from .item_model import SIDE, TOP, converted_store
 
@@ -70,6 +73,22 @@ def test_floats_of_bytes_are_exactly_a_255th(steps: int, height: int, channels: 
         assert found.flags.c_contiguous
         np.testing.assert_array_equal(found, wanted, strict=True)
     np.testing.assert_array_equal(Planes("uint8")(values), np.moveaxis(values, -1, -3), strict=True)
+
+
+@pytest.mark.parametrize("size", [(340, 352), (341, 352), (341, 353)])
+@pytest.mark.parametrize("shift", [0, 4])
+def test_floats_that_go_past_the_caches_are_the_same(size: tuple[int, int], shift: int) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (3, *size, 3), dtype=np.uint8)
+    memory = aligned_empty(4 * values.size + 128)
+    memory[:] = 7
+
+    def empty(shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        return memory[64 + shift : 64 + shift + 4 * values.size].view(dtype).reshape(shape)
+
+    found = Planes("float32")(values, empty)
+    assert found.nbytes > STREAMED_BYTES
+    np.testing.assert_array_equal(found, np.moveaxis(values, -1, -3).astype(np.float32) / np.float32(255))
+    assert (memory[: 64 + shift] == 7).all() and (memory[64 + shift + found.nbytes :] == 7).all()
 
 
 def test_grey_images_get_an_axis_of_channels() -> None:

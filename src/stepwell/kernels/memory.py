@@ -18,7 +18,9 @@ from numba.core import cgutils
 from stepwell.kernels.kernel import intrinsic
 
 __all__ = [
+    "STREAM_BYTES",
     "commit_u64",
+    "end_stream",
     "load_u8",
     "load_u32",
     "load_u64",
@@ -28,7 +30,11 @@ __all__ = [
     "store_u8",
     "store_u32",
     "store_u64",
+    "stream",
 ]
+
+# written at a time past the caches: a line of them
+STREAM_BYTES = 64
 
 _BYTE_POINTER = ir.PointerType(ir.IntType(8))
 _FALSE = ir.Constant(ir.IntType(1), 0)
@@ -154,3 +160,31 @@ def commit_u64(typing_context: Any, address: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def stream(typing_context: Any, target: Any, source: Any) -> Any:
+    """Copy `STREAM_BYTES` to a multiple of them past the caches, which do not read first what is written over.
+
+    To be followed by `end_stream`, before anybody else is told of it. For what the caches do not hold until it is used.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        line = ir.PointerType(ir.VectorType(ir.IntType(64), STREAM_BYTES // 8))
+        values = builder.load(builder.inttoptr(arguments[1], line), align=4)
+        store = builder.store(values, builder.inttoptr(arguments[0], line), align=STREAM_BYTES)
+        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def end_stream(typing_context: Any) -> Any:
+    """Let what `stream` wrote be seen by others before anything that is written afterwards."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate

@@ -108,12 +108,15 @@ class Planes:
         if values.dtype != np.uint8:
             dtype = np.float32 if self.images == "float32" else values.dtype
             return np.moveaxis(values, -1, -3).astype(dtype, order="C")
-        put_channels_first = _kernel()
+        put_channels_first, put_unit_planes = _kernels()
         table = UNITS if self.images == "float32" else BYTES
         *front, height, width, channels = values.shape
         found = empty((*front, channels, height, width), table.dtype)
-        planes = found.reshape(-1, channels, height, width)
-        put_channels_first(values.reshape(-1, height, width, channels), table, planes)
+        frames, planes = values.reshape(-1, height, width, channels), found.reshape(-1, channels, height, width)
+        if table is UNITS and channels == 3:
+            put_unit_planes(frames, planes)
+        else:
+            put_channels_first(frames, table, planes)
         return found
 
 
@@ -432,11 +435,11 @@ def collate_items(batch: Sequence[Mapping[str, Any]], *, collate_fn_map: Any = N
 
 
 @cache
-def _kernel() -> Any:
-    """Return the kernel; an import statement for each camera would take as long as a small image."""
-    from stepwell.transforms.colors_kernels import put_channels_first
+def _kernels() -> Any:
+    """Return the kernels; an import statement for each camera would take as long as a small image."""
+    from stepwell.transforms.colors_kernels import put_channels_first, put_unit_planes
 
-    return put_channels_first
+    return put_channels_first, put_unit_planes
 
 
 @cache

@@ -21,6 +21,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from stepwell.display.html import never_raising
 from stepwell.errors import LoaderError
 from stepwell.loader.batch import Batch
 from stepwell.loader.build import Builder
@@ -290,6 +291,12 @@ class Loader:
             f"{epochs} of {self.num_batches:,} batch{'' if self.num_batches == 1 else 'es'}  "
             f"{counted(self.num_threads, 'thread')}>"
         )
+
+    @never_raising
+    def _repr_html_(self) -> str:
+        from stepwell.loader.notebook import loader_html
+
+        return loader_html(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cursor": copy(self._cursor), "_engine": None}

@@ -13,10 +13,10 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from stepwell.display.html import block, table
 from stepwell.replay.contents import Counts
 from stepwell.replay.limiters import Limiter
 
@@ -217,7 +217,4 @@ class TableInfo:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows()
-        )
-        return f"<div><code>{html.escape(self.line)}</code><table><tbody>{body}</tbody></table></div>"
+        return block(self.line, table(self.rows()))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.display.html import never_raising
 from stepwell.errors import RateLimitError, TableError
 from stepwell.kernels.signatures import load_kernels
 from stepwell.order.order import derive_key
@@ -227,6 +228,7 @@ class Table:
     def __repr__(self) -> str:
         return self._make_info(advance=False).line
 
+    @never_raising
     def _repr_html_(self) -> str:
         return self._make_info(advance=False)._repr_html_()
 

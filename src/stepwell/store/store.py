@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from stepwell.display.html import never_raising
 from stepwell.errors import EpisodeNotFoundError, ReadOnlyError, SchemaError, StepError, StepwellError
 from stepwell.json_text import seal_json
 from stepwell.references.trusted_paths import Trust
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from stepwell.store.info import StoreTable
-    from stepwell.store.statistics import FeatureStatistics
+    from stepwell.store.statistics_table import StatisticsTable
     from stepwell.store.verify import Report
 
 __all__ = ["Mode", "Store"]
@@ -196,8 +197,11 @@ class Store:
     def __repr__(self) -> str:
         return self.info().line
 
+    @never_raising
     def _repr_html_(self) -> str:
-        return self.info()._repr_html_()
+        from stepwell.store.notebook import store_html
+
+        return store_html(self)
 
     def info(self) -> StoreTable:
         """Return the table of its features, sizes and episode lengths; ``print`` shows it."""
@@ -410,13 +414,17 @@ class Store:
 
     # over all of it
 
-    def statistics(self, episodes: Any = None, names: list[str] | None = None) -> dict[str, FeatureStatistics]:
+    def statistics(self, episodes: Any = None, names: list[str] | None = None) -> StatisticsTable:
         """Return count, min, max, mean, std and quantiles of its numeric features.
 
         Args:
             episodes: indices, a slice or a bool mask of episodes; default all. Whole segments are merged from what was
                 computed when they were sealed, the rest is computed from the data; of a ring all is.
             names: of the features; default all that have statistics.
+
+        Returns:
+            A dict of feature name to `stepwell.store.statistics.FeatureStatistics`. ``print`` shows its numbers,
+            ``plot()`` draws them.
         """
         from stepwell.store.statistics import EpisodeSelection, aggregate
 

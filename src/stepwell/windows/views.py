@@ -31,17 +31,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.display.html import never_raising
 from stepwell.errors import EpisodeNotFoundError, WindowError
 from stepwell.sizes import counted
 from stepwell.store import Store
-from stepwell.store.episodes import EpisodeTable
+from stepwell.store.episodes import Episode, EpisodeTable
 from stepwell.store.layout import ordinals_of_keys
 from stepwell.store.records import births_of
 from stepwell.store.snapshot import MetadataLines, SegmentList, columns_of
 
 if TYPE_CHECKING:
     from stepwell.store import Store
-    from stepwell.store.statistics import FeatureStatistics
+    from stepwell.store.statistics_table import StatisticsTable
 
 __all__ = [
     "PackedEpisodes",
@@ -292,7 +293,7 @@ class View:
         """The store of each of the view's episodes, by its number in `stores`: int64 [num_episodes]."""
         return np.repeat(np.arange(len(self.parts)), [len(part.indices) for part in self.parts])
 
-    def statistics(self, names: Iterable[str] | None = None) -> dict[str, FeatureStatistics]:
+    def statistics(self, names: Iterable[str] | None = None) -> StatisticsTable:
         """Return count, min, max, mean, std and quantiles over the view's episodes.
 
         Args:
@@ -482,6 +483,15 @@ class View:
     def __repr__(self) -> str:
         names = ", ".join(store.name for store in self.stores)
         return f"<View of {names}  {counted(self.num_episodes, 'episode')}  {counted(self.num_steps, 'step')}>"
+
+    @never_raising
+    def _repr_html_(self) -> str:
+        from stepwell.store.notebook import MAX_EPISODES, episodes_html
+
+        numbers, owners = self.episode_index, self.store_index
+        places = np.unique(np.linspace(0, len(numbers) - 1, MAX_EPISODES).astype(int)) if len(numbers) else ()
+        shown = [Episode(part.store, part, int(numbers[at])) for at in places for part in (self.parts[owners[at]],)]
+        return episodes_html(repr(self), shown, self.column("length"))
 
 
 class _Joined(Sequence[Any]):

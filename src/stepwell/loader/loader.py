@@ -21,6 +21,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from stepwell.display.completion import Completed
 from stepwell.display.html import never_raising
 from stepwell.errors import LoaderError
 from stepwell.loader.batch import Batch
@@ -56,7 +57,7 @@ INLINE_POSITIONS = 4096
 BLOCKS_AHEAD = 2
 
 
-class Loader:
+class Loader(Completed):
     """Stream windows of a view as batches.
 
     ::
@@ -139,6 +140,8 @@ class Loader:
         copy is where this one is. After a fork, parent and child each iterate their own; an iterator made before the
         fork works in the parent only.
     """
+
+    _INTERNAL = frozenset({"reader", "settings"})
 
     def __init__(
         self,

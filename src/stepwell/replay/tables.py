@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.display.completion import Completed
 from stepwell.display.html import never_raising
 from stepwell.errors import RateLimitError, TableError
 from stepwell.kernels.signatures import load_kernels
@@ -82,7 +83,7 @@ KERNELS = (
 )
 
 
-class Table:
+class Table(Completed):
     """Items over a store: which slices of its steps can be sampled, and how likely each is.
 
     Args:
@@ -123,6 +124,22 @@ class Table:
         to the store, and no other process has this table; a child after a fork makes a table of its own. Memory: about
         100 bytes an item, and nothing a step.
     """
+
+    _INTERNAL = frozenset(
+        {
+            "check_wait",
+            "could_sample",
+            "draw_batch",
+            "draws_in_one",
+            "from_state",
+            "history",
+            "lock",
+            "places",
+            "sample_placed",
+            "settings",
+            "state_arrays",
+        }
+    )
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.display.completion import Completed
 from stepwell.display.html import never_raising
 from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError
 from stepwell.sizes import counted
@@ -178,7 +179,7 @@ class Listing(Protocol):
         """The episodes in them."""
 
 
-class Episode(Mapping[str, Any]):
+class Episode(Completed, Mapping[str, Any]):
     """An episode as a mapping from feature name to its column, read at each access.
 
     ``episode["action"]`` is an array [length, ...]; a feature with ``final=True`` gives one more row when the final
@@ -190,6 +191,7 @@ class Episode(Mapping[str, Any]):
     """
 
     __slots__ = ("_index", "_segment", "_store", "_table")
+    _INTERNAL = frozenset({"first_step_id"})
 
     def __init__(self, store: Store, snapshot: Listing, index: int) -> None:
         self._store = store
@@ -304,6 +306,9 @@ class Episode(Mapping[str, Any]):
         ]
         ending = " ".join(flags) or "ended"
         return f"<Episode {self._index} of {self._store.name}  {counted(self.length, 'step')}  {ending}>"
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
 
     @never_raising
     def _repr_html_(self) -> str:

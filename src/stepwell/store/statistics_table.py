@@ -78,16 +78,12 @@ class StatisticsTable(dict[str, "FeatureStatistics"]):
         if not chosen:
             note(grid[0], "no feature of numbers or images")
         for axes, name in zip(grid, chosen, strict=False):
-            elements = [each for each in self.elements(name) if each.num][:MAX_BOXES]
+            elements = [each for each in _elements(self[name], self.names.get(name, ())) if each.num][:MAX_BOXES]
             boxes(axes, [_box(each) for each in elements], [each.label for each in elements])
             left = "" if self[name].count.size <= MAX_BOXES else f"   the first {MAX_BOXES} elements"
             sampled = "   of sampled steps" if self[name].is_sampled else ""
             axes.set_title(f"{name}{left}{sampled}", fontsize=9, loc="left", parse_math=False)
         return figure
-
-    def elements(self, name: str) -> Iterator[Element]:
-        """Yield the elements of a feature, in C order; one where it has one statistic overall."""
-        return _elements(self[name], self.names.get(name, ()))
 
     def __str__(self) -> str:
         rows = [row for name in self for row in _rows(name, self[name], self.names.get(name, ()))]
@@ -98,8 +94,9 @@ class StatisticsTable(dict[str, "FeatureStatistics"]):
     @never_raising
     def _repr_html_(self) -> str:
         rows: list[Sequence[str]] = []
-        for name in self:
-            for row, each in zip(_rows(name, self[name], self.names.get(name, ())), self.elements(name), strict=False):
+        for name, found in self.items():
+            names = self.names.get(name, ())
+            for row, each in zip(_rows(name, found, names), _elements(found, names), strict=False):
                 rows.append((*row[:-1], Markup(f"{_spread(each.sketch)} {row[-1]}")))
         return block(f"<Statistics of {len(self)} features>", table(rows, ("", *HEAD, ""), "element"))
 

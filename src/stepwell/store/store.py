@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from stepwell.display.completion import Completed
 from stepwell.display.html import never_raising
 from stepwell.errors import EpisodeNotFoundError, ReadOnlyError, SchemaError, StepError, StepwellError
 from stepwell.json_text import seal_json
@@ -47,12 +48,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Mode", "Store"]
 
-Mode = Literal["a", "r"]
+if TYPE_CHECKING:
+    Mode = Literal["a", "r"]
+else:
+    # Jedi 0.20 fails at a property that is a Literal, and IPython completes nothing of a store then
+    Mode = str
 MAX_ENVS = 1 << 16
 _ALL: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
-class Store:
+class Store(Completed):
     """Episodes on disk. Made by `stepwell.create` and `stepwell.open`.
 
     A store is a sequence of its episodes: ``len(store)``, ``store[3]``, ``store[-1]``, iteration. What it shows is
@@ -71,6 +76,24 @@ class Store:
         go on. Maps belong to their callers, the store itself holds no open file but those of live segments' commit
         records.
     """
+
+    _INTERNAL = frozenset(
+        {
+            "check_schema",
+            "check_writable",
+            "ensure_lanes",
+            "ensure_schema",
+            "evictor",
+            "listing",
+            "record",
+            "renew_lock",
+            "replace_record",
+            "reserve_ordinals",
+            "save_table",
+            "segments",
+            "segments_of",
+        }
+    )
 
     def __init__(self, path: str, mode: Mode = "a", address: str | None = None, trust: Trust = None) -> None:
         self._path = os.path.abspath(path)

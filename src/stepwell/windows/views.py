@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.display.completion import Completed
 from stepwell.display.html import never_raising
 from stepwell.errors import EpisodeNotFoundError, WindowError
 from stepwell.sizes import counted
@@ -224,7 +225,7 @@ class Part:
     indices: npt.NDArray[np.int64]  # int64 [n], the chosen ones, ascending
 
 
-class View:
+class View(Completed):
     """An immutable choice of episodes, and a snapshot of them: a store that grows does not change it until `refresh`.
 
     Args:
@@ -241,6 +242,8 @@ class View:
         it is a `WindowError`. A predicate that cannot be pickled is left behind, and only `refresh` of the copy misses
         it.
     """
+
+    _INTERNAL = frozenset({"parts", "segments"})
 
     def __init__(self, stores: Store | Sequence[Store], indices: Iterable[int] | None = None) -> None:
         found = list(stores) if isinstance(stores, Sequence) and not isinstance(stores, str) else [stores]

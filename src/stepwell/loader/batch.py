@@ -12,11 +12,18 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from matplotlib.figure import Figure
+    from typing_extensions import TypeVar
 
-__all__ = ["Batch", "nest"]
+    V = TypeVar("V", default=Any)
+else:
+    from typing import TypeVar
+
+    V = TypeVar("V")
+
+__all__ = ["Batch", "V", "nest"]
 
 
-class Batch(dict[str, Any]):
+class Batch(dict[str, V]):
     """The arrays of one batch by key, and where in the epoch they come from.
 
     Args:
@@ -44,7 +51,7 @@ class Batch(dict[str, Any]):
 
     def __init__(
         self,
-        values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        values: Mapping[str, V] | Iterable[tuple[str, V]] = (),
         epoch: int = 0,
         index: int = 0,
         valid: Any = None,

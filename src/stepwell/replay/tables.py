@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +81,26 @@ KERNELS = (
     "stepwell.replay.item_kernels.find_items",
     "stepwell.replay.item_kernels.update_items",
 )
+
+
+class TableOptions(TypedDict, total=False):
+    """The options of `Table` beside those that its other constructors set, for type checkers."""
+
+    pattern: Pattern | None
+    seed: int
+    follow_seconds: float
+    extensions: Sequence[Extension]
+    back_pressure: BackPressure | None
+
+
+class TableChanges(TableOptions, total=False):
+    """The arguments of `Table` that may change where it is made anew from a state, for type checkers."""
+
+    max_size: int
+    sampler: str | Selector
+    remover: str | Selector
+    max_times_sampled: int
+    limiter: Limiter | None
 
 
 class Table(Completed):
@@ -205,12 +225,16 @@ class Table(Completed):
             self._publish()
 
     @classmethod
-    def queue(cls, store: Store, name: str = "queue", *, max_size: int = 1000, **options: Any) -> Table:
+    def queue(
+        cls, store: Store, name: str = "queue", *, max_size: int = 1000, **options: Unpack[TableOptions]
+    ) -> Table:
         """Return a table whose items are drawn once, first in first out; inserting waits while ``max_size`` wait."""
         return cls(store, name, sampler="fifo", remover="fifo", **_drawn_once(Queue(max_size), max_size), **options)
 
     @classmethod
-    def stack(cls, store: Store, name: str = "stack", *, max_size: int = 1000, **options: Any) -> Table:
+    def stack(
+        cls, store: Store, name: str = "stack", *, max_size: int = 1000, **options: Unpack[TableOptions]
+    ) -> Table:
         """Return a table whose items are drawn once, last in first out; inserting waits while ``max_size`` wait."""
         return cls(store, name, sampler="lifo", remover="lifo", **_drawn_once(Stack(max_size), max_size), **options)
 
@@ -612,7 +636,7 @@ class Table(Completed):
         return self._lock
 
     @classmethod
-    def from_state(cls, store: Store, arrays: Mapping[str, npt.NDArray[Any]], **changes: Any) -> Table:
+    def from_state(cls, store: Store, arrays: Mapping[str, npt.NDArray[Any]], **changes: Unpack[TableChanges]) -> Table:
         """Return the table whose state it is, over a store that has its steps.
 
         Args:
@@ -668,7 +692,7 @@ class Table(Completed):
         return StateSaver(self, path, seconds)
 
     @classmethod
-    def resume(cls, store: Store, path: Pathlike, **changes: Any) -> Table:
+    def resume(cls, store: Store, path: Pathlike, **changes: Unpack[TableChanges]) -> Table:
         """Return the table of `save_state`, over its store as that is now; actors may have gone on all the time.
 
         Items whose steps are still there keep keys, priorities, times sampled and order; those whose steps a ring has
@@ -704,7 +728,13 @@ class Table(Completed):
 
     @classmethod
     def restore(
-        cls, path: Pathlike, name: str = "replay", *, to: Pathlike | None = None, mode: Mode = "a", **changes: Any
+        cls,
+        path: Pathlike,
+        name: str = "replay",
+        *,
+        to: Pathlike | None = None,
+        mode: Mode = "a",
+        **changes: Unpack[TableChanges],
     ) -> Table:
         """Return a table of a checkpoint, over the checkpoint's store or a copy of it; see `stepwell.replay.restore`.
 

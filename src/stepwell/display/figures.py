@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -69,11 +70,11 @@ def film(axes: Axes, shown: Film, title: str = "") -> None:
     left, centres = 0.0, []
     pads = [*shown.is_pad, *[False] * (len(shown.frames) - len(shown.is_pad))]
     for frame, is_pad in zip(shown.frames, pads, strict=True):
-        width = 1.0 if isinstance(frame, str) else frame.shape[1] / max(frame.shape[0], 1)
+        width = 1.3 if isinstance(frame, str) else frame.shape[1] / max(frame.shape[0], 1)
         if isinstance(frame, str):
             axes.add_patch(_box(left, width, fill=False, edgecolor=DAMAGED, linestyle="--"))
-            words = axes.text(left + width / 2, 0.5, frame[:120], ha="center", va="center", fontsize=5, wrap=True)
-            words.set_color(DAMAGED)
+            words = "\n".join(textwrap.wrap(frame, 22)[:8])
+            axes.text(left + 0.05, 0.95, words, va="top", fontsize=5, color=DAMAGED, clip_on=True, parse_math=False)
         else:
             pixels = within(displayable(frame), FRAME_PIXELS)
             axes.imshow(pixels, extent=(left, left + width, 0, 1), alpha=0.3 if is_pad else 1.0)

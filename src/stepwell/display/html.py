@@ -18,6 +18,7 @@ import base64
 import html
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -35,23 +36,24 @@ __all__ = [
     "line",
     "lines",
     "never_raising",
-    "reduced",
     "strips",
     "table",
 ]
 
 MAX_BYTES = 100_000
-TABLE_BYTES, STRIPS_BYTES, TEXT_CHARACTERS = 40_000, 50_000, 160
+# the shares of a table, of which a block has two at most, and of all its film strips
+TABLE_BYTES, STRIPS_BYTES, TEXT_CHARACTERS = 22_000, 48_000, 160
 # seconds after which no further thumbnail is begun
 STRIP_SECONDS = 2.0
 MAX_STRIPS = 4
 # longer sides of thumbnails in pixels: the largest at which all of them fit
-SIDES = (96, 72, 54, 40, 28, 20)
+SIDES = (96, 72, 54, 40, 28, 20, 14, 10)
 # readable on white as on black
 COLOURS = ("#3b82f6", "#f97316", "#22a35a", "#d946ef", "#e0a400", "#14a3b8")
 LINES_WIDTH, LINES_HEIGHT, LINES_POINTS = 128, 24, 64
 FAINT = "opacity:.65"
-CELL = "padding:2px 8px;text-align:left;vertical-align:middle;border-bottom:1px solid rgba(128,128,128,.25)"
+CELL = "padding:2px 8px;text-align:left"
+RULE = "border-bottom:1px solid rgba(128,128,128,.25)"
 
 Show = TypeVar("Show", bound=Callable[[Any], str])
 
@@ -88,7 +90,7 @@ def line(*parts: str) -> Markup:
 def table(rows: Iterable[Sequence[str]], head: Sequence[str] = (), noun: str = "row") -> Markup:
     """Return rows of cells as a table; what goes beyond its share of bytes is left out, and counted below."""
     cells = "".join(f"<th style='{CELL}'>{_escaped(cell)}</th>" for cell in head)
-    top = f"<thead><tr>{cells}</tr></thead>" if cells else ""
+    top = f"<thead><tr style='{RULE}'>{cells}</tr></thead>" if cells else ""
     body, num_bytes, num_left = [], 0, 0
     for row in rows:
         cells = "".join(f"<td style='{CELL}'>{_escaped(cell)}</td>" for cell in row)
@@ -96,7 +98,7 @@ def table(rows: Iterable[Sequence[str]], head: Sequence[str] = (), noun: str = "
         if num_bytes > TABLE_BYTES:
             num_left += 1
         else:
-            body.append(f"<tr>{cells}</tr>")
+            body.append(f"<tr style='{RULE}'>{cells}</tr>")
     more = f"<div style='{FAINT}'>and {num_left:,} more {noun}{'' if num_left == 1 else 's'}</div>" if num_left else ""
     opening = "<table style='border-collapse:collapse;margin:0;background:transparent;color:inherit'>"
     return Markup(f"{opening}{top}<tbody>{''.join(body)}</tbody></table>{more}")
@@ -104,28 +106,35 @@ def table(rows: Iterable[Sequence[str]], head: Sequence[str] = (), noun: str = "
 
 def lines(values: npt.NDArray[Any]) -> Markup:
     """Return numbers [n] or [n, k] as k lines over n, at most 6: of more their least, mean and greatest."""
-    points = reduced(np.asarray(values, np.float64).reshape(len(values), -1))
-    if not points.size or not np.isfinite(points).any():
+    points = _reduced(values)
+    there = points[np.isfinite(points)]
+    if not len(there):
         return Markup("")
-    low, high = float(np.nanmin(points)), float(np.nanmax(points))
-    span = high - low or 1.0
+    low, high = float(there.min()), float(there.max())
+    # halves: the difference of two floats may overflow
+    heights = (points / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
+    ys = LINES_HEIGHT - 2 - (heights if high > low else heights + 0.5) * (LINES_HEIGHT - 4)
     xs = np.linspace(1, LINES_WIDTH - 1, len(points)) if len(points) > 1 else np.array([LINES_WIDTH / 2])
-    ys = LINES_HEIGHT - 2 - (points - low) / span * (LINES_HEIGHT - 4) if high > low else points * 0 + LINES_HEIGHT / 2
     drawn = "".join(_polyline(xs, column, colour) for column, colour in zip(ys.T, COLOURS, strict=False))
     return _svg(drawn, f"{low:.4g} to {high:.4g}")
 
 
-def reduced(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return values [n, k] as at most 64 rows and 6 columns, NaN where they are not finite."""
-    values = values[np.unique(np.linspace(0, max(len(values) - 1, 0), LINES_POINTS).astype(int))[: len(values)]]
-    values = np.where(np.isfinite(values), values, np.nan)
-    if values.shape[1] <= len(COLOURS):
-        return values
-    filled = np.isfinite(values).any(axis=1)
-    found = np.full((len(values), 3), np.nan)
-    if filled.any():
-        some = values[filled]
-        found[filled] = np.stack([np.nanmin(some, axis=1), np.nanmean(some, axis=1), np.nanmax(some, axis=1)], axis=1)
+def _reduced(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return values [n, ...] as at most 64 rows and 6 columns, NaN where they are not finite."""
+    if not values.size:
+        return np.empty((0, 1))
+    # rows first: the whole of a long episode need not be copied
+    rows = np.unique(np.linspace(0, len(values) - 1, LINES_POINTS).astype(int))
+    chosen = np.asarray(values[rows], np.float64).reshape(len(rows), -1)
+    is_finite: npt.NDArray[np.bool_] = np.isfinite(chosen)
+    if chosen.shape[1] <= len(COLOURS):
+        return np.where(is_finite, chosen, np.nan)
+    num = np.maximum(is_finite.sum(axis=1), 1)
+    # divided first: a sum may overflow
+    mean = np.where(is_finite, chosen / num[:, None], 0).sum(axis=1)
+    low, high = np.where(is_finite, chosen, np.inf).min(axis=1), np.where(is_finite, chosen, -np.inf).max(axis=1)
+    found = np.stack([low, mean, high], axis=1)
+    found[~is_finite.any(axis=1)] = np.nan
     return found
 
 
@@ -169,6 +178,8 @@ def never_raising(show: Show) -> Show:
         try:
             return show(this)
         except Exception as error:
+            with suppress(Exception):
+                return block(repr(this), f"Its content cannot be shown. {_said(error)}")
             return block(f"<{type(this).__name__}>", f"It cannot be shown. {_said(error)}")
 
     return shown  # type: ignore[return-value]

@@ -33,7 +33,9 @@ MASK = "_is_pad"
 CHANNELS = (1, 3, 4)
 # the least sides of an image, by the kind of its numbers: small float arrays are points and matrices
 LEAST_SIDES = {"u": 8, "f": 16}
-NUM_SHOWN, NUM_FRAMES, MAX_KEYS = 4, 3, 24
+NUM_SHOWN, MAX_KEYS = 4, 24
+# thumbnails of a batch, over all its cameras
+NUM_THUMBNAILS = 16
 # steps of a window that one strip of a figure shows
 MAX_STRIP = 8
 
@@ -94,7 +96,9 @@ def batch_html(batch: Batch) -> str:
         for key, value in found.items()
         if not (key.endswith(MASK) and key.removesuffix(MASK) in found)
     ]
-    films = [_strip(batch, value) for value in shown if value.is_image]
+    images = [value for value in shown if value.is_image]
+    num_frames = max(1, NUM_THUMBNAILS // (NUM_SHOWN * max(1, len(images))))
+    films = [_strip(value, num_frames) for value in images]
     return block(
         repr(batch).partition("\n")[0].strip("<>"),
         table(rows, ("key", "dtype", "shape", "padding", "first window"), "key"),
@@ -211,12 +215,12 @@ def _is_image(array: npt.NDArray[Any], mask: npt.NDArray[Any] | None) -> bool:
     return bool(height in CHANNELS and min(width, channels) >= least)
 
 
-def _strip(batch: Batch, value: Value) -> Strip:
+def _strip(value: Value, num_frames: int) -> Strip:
     """Return frames of the first windows, the first and the last of each among them."""
     frames = []
     for row in range(len(value.array)):
         pads = value.pads(row)
-        for place in _spread(len(pads), NUM_FRAMES):
+        for place in _spread(len(pads), num_frames):
             caption = f"row {row}" + (f", {place}" if len(pads) > 1 else "") + (" pad" if pads[place] else "")
             frames.append((partial(_frame, value, row, place), caption))
     return Strip(value.key, frames)

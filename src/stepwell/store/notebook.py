@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ MAX_EPISODES = 10
 # a line is drawn of numbers that take at most so many decoded bytes where they have to be decoded, or are of a run
 MAX_DECODED = 16 << 20
 MAX_PLOTS = 24
+# numbers of a feature; of more every n-th step is drawn
+MAX_POINTS = 4_000_000
 ENDINGS = ("terminated", "truncated", "interrupted", "goes_on", "is_open")
 
 
@@ -129,14 +132,15 @@ def plot_episode(episode: Episode, names: Iterable[str] | None, num_frames: int)
     grid = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     if not shown or not episode.length:
         note(grid[0], "no step" if shown else "no feature of numbers or images")
-    x = np.arange(episode.length) / (fps or 1.0)
     for axes, (name, feature) in zip(grid, shown, strict=False):
         if not episode.length:
             continue
         if _is_image(feature):
             film(axes, _film(episode, name, num_frames, fps), name)
             continue
-        curves(axes, x, np.asarray(episode.read_rows(name, 0, episode.length)), feature.names or ())
+        stride = max(1, episode.length * math.prod(feature.fixed_shape) // MAX_POINTS)
+        values = np.asarray(episode.read_rows(name, 0, episode.length)[::stride])
+        curves(axes, np.arange(episode.length)[::stride] / (fps or 1.0), values, feature.names or ())
         axes.set_title(name, fontsize=9, loc="left", parse_math=False)
         axes.set_xlabel("step" if fps is None else "seconds", fontsize=8)
     return figure

@@ -30,6 +30,7 @@ __all__ = ["StatisticsTable", "statistics_text"]
 HEAD = ("count", "mean", "std", "min", "q01", "q50", "q99", "max")
 # elements of a feature that are printed, and that are plotted
 MAX_PRINTED, MAX_BOXES = 16, 32
+MAX_PLOTS = 24
 NUM_BINS = 24
 WHISKERS = (0.01, 0.25, 0.5, 0.75, 0.99)
 
@@ -57,7 +58,7 @@ class StatisticsTable(dict[str, "FeatureStatistics"]):
         greatest value, the diamond is the mean.
 
         Args:
-            names: of the features; default all.
+            names: of the features; default all, the first 24.
 
         Returns:
             ``matplotlib.figure.Figure``: a notebook shows it, ``savefig`` writes it, ``matplotlib.pyplot.show`` opens a
@@ -73,16 +74,22 @@ class StatisticsTable(dict[str, "FeatureStatistics"]):
         for name in chosen:
             if name not in self:
                 raise FeatureNotFoundError(f"no statistics of a feature {name!r}. There are: {', '.join(self)}.")
+        chosen, left = chosen[:MAX_PLOTS], chosen[MAX_PLOTS:]
         figure = new_figure(10.0, 2.2 * max(len(chosen), 1))
+        if left:
+            figure.suptitle(f"and {len(left)} more: name them", fontsize=10, x=0.01, ha="left")
         grid = figure.subplots(max(len(chosen), 1), 1, squeeze=False)[:, 0]
         if not chosen:
             note(grid[0], "no feature of numbers or images")
         for axes, name in zip(grid, chosen, strict=False):
             elements = [each for each in _elements(self[name], self.names.get(name, ())) if each.num][:MAX_BOXES]
-            boxes(axes, [_box(each) for each in elements], [each.label for each in elements])
-            left = "" if self[name].count.size <= MAX_BOXES else f"   the first {MAX_BOXES} elements"
+            if elements:
+                boxes(axes, [_box(each) for each in elements], [each.label for each in elements])
+            else:
+                note(axes, "no finite value")
+            rest = "" if self[name].count.size <= MAX_BOXES else f"   the first {MAX_BOXES} elements"
             sampled = "   of sampled steps" if self[name].is_sampled else ""
-            axes.set_title(f"{name}{left}{sampled}", fontsize=9, loc="left", parse_math=False)
+            axes.set_title(f"{name}{rest}{sampled}", fontsize=9, loc="left", parse_math=False)
         return figure
 
     def __str__(self) -> str:

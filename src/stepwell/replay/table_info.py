@@ -69,7 +69,9 @@ def _rates(first: tuple[float, int, int], last: tuple[float, int, int]) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """What `Table.info` returns: numbers as attributes, ``str()`` is the table, notebooks show it as HTML.
+    """What `Table.info` is: numbers as attributes, ``str()`` is the table, notebooks show it as HTML.
+
+    ``table.info()`` is the same as ``table.info``: of a store, `Store.info` is called.
 
     Args:
         name: of the table.
@@ -215,6 +217,10 @@ class TableInfo:
         return "\n".join([self.line, *(f"  {row}".rstrip() for row in cells)])
 
     __repr__ = __str__
+
+    def __call__(self) -> TableInfo:
+        """Return itself, for those who call it as they call `Store.info`."""
+        return self
 
     def _repr_html_(self) -> str:
         return block(self.line, table(self.rows()))

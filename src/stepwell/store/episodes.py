@@ -185,6 +185,15 @@ class Episode(Completed, Mapping[str, Any]):
     ``episode["action"]`` is an array [length, ...]; a feature with ``final=True`` gives one more row when the final
     observation was recorded; text, bytes and arrays of varying size come as lists.
 
+    Example:
+        >>> import tempfile, stepwell
+        >>> store = stepwell.create(f"{tempfile.mkdtemp()}/walk.well")
+        >>> with store.writer() as writer:
+        ...     _ = writer.add_episode({"action": [0, 1, 2]}, terminated=True, task="walk")
+        >>> episode = store[0]
+        >>> episode["action"].tolist(), episode.length, episode.metadata, list(episode)
+        ([0, 1, 2], 3, {'task': 'walk'}, ['action'])
+
     Notes:
         Reads from the store's files at every access; raw columns are read-only views of the file. Pickles as the
         store's path and its first step: another process opens the store and finds it there.

@@ -236,6 +236,16 @@ class View(Completed):
         EpisodeNotFoundError: an index beyond the episodes there are.
         WindowError: no store, or an episode twice.
 
+    Example:
+        >>> import tempfile, stepwell
+        >>> store = stepwell.create(f"{tempfile.mkdtemp()}/walk.well")
+        >>> with store.writer() as writer:
+        ...     for seed in range(10):
+        ...         _ = writer.add_episode({"action": [0, 1, 2]}, seed=seed)
+        >>> train, test = View(store).select(where=lambda facts: facts["seed"] > 1).split(0.75, 0.25)
+        >>> train, test
+        (<View of walk.well  6 episodes  18 steps>, <View of walk.well  2 episodes  6 steps>)
+
     Notes:
         Safe to share between threads. Pickles as its stores' paths and a bit an episode: the copy has the same episodes
         though stores grew meanwhile, or episodes were deleted; where a ring evicted some, or they were compacted away,

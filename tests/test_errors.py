@@ -43,5 +43,6 @@ def test_missing_feature_is_caught_as_a_key_error() -> None:
 
 def test_missing_dependency_says_the_pip_line() -> None:
     assert str(MissingDependencyError.of("simplejpeg", "image")) == (
-        'simplejpeg is not installed. Type: pip install "stepwell[image]"'
+        'simplejpeg is not installed. Type: pip install "stepwell[image]"; '
+        'in a clone of the repository: pip install -e ".[image]"'
     )

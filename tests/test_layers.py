@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "stepwell"
 LAYERS = (
     ("errors",),
     ("alignment", "json_text", "lazy", "process", "progress", "sizes"),
-    ("schema", "kernels", "files"),
+    ("schema", "kernels", "files", "display"),
     ("codecs",),
     ("references",),
     ("store",),

@@ -6,10 +6,25 @@ loads neither numba, torch nor any image library.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepwell import beton as beton
+    from stepwell import codecs as codecs
+    from stepwell import errors as errors
+    from stepwell import ffcv as ffcv
+    from stepwell import formats as formats
+    from stepwell import lerobot as lerobot
+    from stepwell import octo as octo
+    from stepwell import order as order
+    from stepwell import ray as ray
+    from stepwell import replay as replay
+    from stepwell import reverb as reverb
+    from stepwell import service as service
+    from stepwell import testing as testing
+    from stepwell import tfds as tfds
+    from stepwell import transforms as transforms
+    from stepwell import webdataset as webdataset
     from stepwell.codecs import Codec, Decoder, SequentialCodec, register_codec
     from stepwell.codecs.video_files import VideoFile
     from stepwell.errors import (
@@ -43,9 +58,10 @@ if TYPE_CHECKING:
         WriterClosedError,
     )
     from stepwell.formats.conversion import convert
-    from stepwell.formats.opening import open
+    from stepwell.formats.opening import open as open
     from stepwell.loader import Batch, BatchSampler, Loader, WindowDataset, gather_valid
-    from stepwell.order import BoundOrder, Order, mixed, pooled, random, sequential, weighted
+    from stepwell.order import BoundOrder, Order, mixed, pooled, sequential, weighted
+    from stepwell.order import random as random
     from stepwell.recorders import ConvertReport, EpisodeData, write_episodes, write_samples
     from stepwell.recorders import EpisodeRecorder as EpisodeRecorder
     from stepwell.recorders import VectorRecorder as VectorRecorder
@@ -82,10 +98,28 @@ _HOMES = {
     "stepwell.windows": "Field View",
 }
 # without an import statement of their own: stepwell.transforms.RandomCrop
-_PACKAGES = ("beton", "codecs", "ffcv", "formats", "lerobot", "order", "replay", "tfds", "transforms", "webdataset")
+_PACKAGES = [
+    "beton",
+    "codecs",
+    "errors",
+    "ffcv",
+    "formats",
+    "lerobot",
+    "octo",
+    "order",
+    "ray",
+    "replay",
+    "reverb",
+    "service",
+    "testing",
+    "tfds",
+    "transforms",
+    "webdataset",
+]
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
-# what stands on an optional package is not among them: a star import must not fail for want of it
+# a star import takes neither what stands on an optional package, so that it does not fail for want of it, nor `open`
+# and `random`, which would hide a builtin and a module of everybody's
 __all__ = [
     "Array",
     "Batch",
@@ -152,9 +186,7 @@ __all__ = [
     "gather_valid",
     "infer_schema",
     "mixed",
-    "open",
     "pooled",
-    "random",
     "register_codec",
     "sequence_fields",
     "sequential",
@@ -165,20 +197,27 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
+if not TYPE_CHECKING:  # a type checker would take it for any name
 
-        value: Any = version("stepwell")
-    elif name in _HOME_OF:
-        value = getattr(import_module(_HOME_OF[name]), name)
-    elif name in _PACKAGES:
-        value = import_module(f"stepwell.{name}")
-    else:
-        raise AttributeError(f"module 'stepwell' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        from importlib import import_module
+
+        if name == "__version__":
+            from importlib.metadata import version
+
+            value: Any = version("stepwell")
+        elif name in _HOME_OF:
+            value = getattr(import_module(_HOME_OF[name]), name)
+        elif name in _PACKAGES:
+            value = import_module(f"stepwell.{name}")
+        else:
+            raise AttributeError(f"module 'stepwell' has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    from importlib.util import find_spec
+
+    needs_gymnasium = () if find_spec("gymnasium") else ("EpisodeRecorder", "VectorRecorder", "schema_of")
+    return sorted({*__all__, *_HOME_OF, *_PACKAGES} - {*needs_gymnasium})

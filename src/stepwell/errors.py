@@ -199,7 +199,8 @@ class MissingDependencyError(StepwellError, ImportError):
     @classmethod
     def of(cls, package: str, extra: str) -> "MissingDependencyError":
         """Return the error for ``package``, which comes with ``stepwell[extra]``."""
-        return cls(f'{package} is not installed. Type: pip install "stepwell[{extra}]"')
+        clone = f'in a clone of the repository: pip install -e ".[{extra}]"'
+        return cls(f'{package} is not installed. Type: pip install "stepwell[{extra}]"; {clone}')
 
 
 class LeftOutWarning(UserWarning):

@@ -18,7 +18,7 @@ import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, Never, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -308,7 +308,7 @@ def Video(
     pixel_format: str | None = None,
     names: Sequence[str] | None = None,
     final: bool = False,
-    **options: Any,
+    **options: Never,
 ) -> Feature:
     """Describe an image feature that is stored as video: uint8, lossy, small; uint16 of 12 bits without loss.
 

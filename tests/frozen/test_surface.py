@@ -56,12 +56,18 @@ def described(value: Any, names: set[str]) -> Any:
     found: dict[str, Any] = {"bases": [base.__name__ for base in value.__mro__[1:] if base.__module__ == "builtins"]}
     if value.__name__ not in MADE_BY_OTHERS:
         found["__init__"] = signature(value)
-    for name, member in inspect.getmembers(value):
+    for name, member in _members_of(value).items():
         if name in names and not name.startswith("_") and name not in vars(dict):
             found[name] = signature(member) if inspect.isroutine(member) else "an attribute"
     for name in sorted(names & _fields_of(value)):
         found[name] = "an attribute"
     return found
+
+
+def _members_of(value: Any) -> dict[str, Any]:
+    # completion does not offer all of them
+    hidden = {name for base in value.__mro__ for name in vars(base)} - set(dir(value))
+    return dict(inspect.getmembers(value)) | {name: getattr(value, name) for name in hidden if hasattr(value, name)}
 
 
 def _fields_of(value: Any) -> set[str]:

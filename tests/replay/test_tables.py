@@ -341,7 +341,9 @@ def test_info_prints_as_a_table_and_as_json(store):
     assert str(info).splitlines()[0] == (
         "<Table replay  4 of 1,000,000 items  uniform  fifo  SampleToInsertRatio(2, 2, 4.0)>"
     )
-    assert "0.750" in str(info) and "<table>" in info._repr_html_() and repr(table) == info.line
+    assert "0.750" in str(info) and "<table" in info._repr_html_() and repr(table) == info.line
+    # as of a store, whose info is called
+    assert info() is info
     assert f"{info.counts.unique_samples} distinct items" in str(info)
     assert "limits of diff (0, 8)" in str(info)
     assert info.to_json()["counts"]["samples"] == 3

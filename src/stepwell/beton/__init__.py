@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.lazy import load_name
+
+if TYPE_CHECKING:
+    from stepwell.beton.fields import BetonField, SpanField, ValueField, register_beton_field
+    from stepwell.beton.reader import BetonReader
+    from stepwell.beton.reading import BetonFile
+    from stepwell.beton.writing import write_beton
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
@@ -28,9 +34,11 @@ __all__: list[str] = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    return load_name(__name__, _HOMES, name)
+if not TYPE_CHECKING:  # a type checker would take it for any name
+
+    def __getattr__(name: str) -> Any:
+        return load_name(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

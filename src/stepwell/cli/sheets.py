@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.display.pixels import displayable
 from stepwell.errors import MissingDependencyError
 
 __all__ = ["Row", "Tile", "displayable", "write_sheet"]
@@ -78,17 +79,6 @@ def write_sheet(path: Path, rows: Sequence[Row], *, title: str, subtitle: str = 
         top += height
     path.parent.mkdir(parents=True, exist_ok=True)
     sheet.save(path, optimize=True)
-
-
-def displayable(image: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return an image of any dtype and channels as uint8 [H, W, 3]; depth and floats are stretched from min to max."""
-    if image.dtype != np.uint8:
-        values = np.nan_to_num(image.astype(np.float64), posinf=0.0, neginf=0.0)
-        span = float(np.ptp(values)) or 1.0
-        image = ((values - values.min()) / span * 255).astype(np.uint8)
-    if image.ndim == 2:
-        image = image[..., None]
-    return np.ascontiguousarray(np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[..., :3])
 
 
 def _tile_size(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:

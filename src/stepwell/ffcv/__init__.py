@@ -5,9 +5,24 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.lazy import load_name
+
+if TYPE_CHECKING:
+    from stepwell.ffcv.fields import (
+        BytesField,
+        Field,
+        FloatField,
+        IntField,
+        JSONField,
+        NDArrayField,
+        RGBImageField,
+        TorchTensorField,
+    )
+    from stepwell.ffcv.loader import Loader, OrderOption
+    from stepwell.ffcv.reader import Reader
+    from stepwell.ffcv.writer import DatasetWriter
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
@@ -99,9 +114,11 @@ for _name, _home in _ELSEWHERE.items():
     sys.modules[f"{__name__}.{_name}"] = _Alias(_name, _home)
 
 
-def __getattr__(name: str) -> Any:
-    return load_name(__name__, _HOMES, name)
+if not TYPE_CHECKING:  # a type checker would take it for any name
+
+    def __getattr__(name: str) -> Any:
+        return load_name(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

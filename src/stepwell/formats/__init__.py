@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.lazy import load_name
+
+if TYPE_CHECKING:
+    from stepwell.formats.cache import open_in_place
+    from stepwell.formats.conversion import convert, import_dataset
+    from stepwell.formats.reader import Reader
+    from stepwell.formats.registry import find_reader, open_reader, reader_names, register_reader
+    from stepwell.formats.source_files import source_files
+    from stepwell.formats.splits import even_splits, split_indices
+    from stepwell.references.file_spans import FileSpans, span_feature
+
+    Hdf5Layout: Any  # of a layer above this one
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
@@ -42,9 +53,11 @@ __all__: list[str] = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    return load_name(__name__, _HOMES, name)
+if not TYPE_CHECKING:  # a type checker would take it for any name
+
+    def __getattr__(name: str) -> Any:
+        return load_name(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

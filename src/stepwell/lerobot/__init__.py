@@ -2,9 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.lazy import load_name
+
+if TYPE_CHECKING:
+    from stepwell.lerobot.auditing import audit
+    from stepwell.lerobot.dataset import LeRobotDataset
+    from stepwell.lerobot.dataset_tools import (
+        add_features,
+        aggregate_datasets,
+        convert_image_to_video_dataset,
+        delete_episodes,
+        merge_datasets,
+        modify_features,
+        modify_tasks,
+        recompute_stats,
+        reencode_dataset,
+        remove_feature,
+        split_dataset,
+    )
+    from stepwell.lerobot.hub import locate
+    from stepwell.lerobot.image_transforms import ImageTransformConfig, ImageTransforms, ImageTransformsConfig
+    from stepwell.lerobot.in_place import open_in_place
+    from stepwell.lerobot.installing import install
+    from stepwell.lerobot.meta_view import LeRobotDatasetMetadata
+    from stepwell.lerobot.metadata import Metadata
+    from stepwell.lerobot.multiple import MultiLeRobotDataset
+    from stepwell.lerobot.recording import LeRobotRecorder
+    from stepwell.lerobot.sampling import EpisodeAwareSampler, compute_sampler_state
+    from stepwell.lerobot.statistics import statistics_of
+    from stepwell.lerobot.streaming import StreamingLeRobotDataset
+    from stepwell.lerobot.writing import write_dataset
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
@@ -70,9 +99,11 @@ __all__: list[str] = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    return load_name(__name__, _HOMES, name)
+if not TYPE_CHECKING:  # a type checker would take it for any name
+
+    def __getattr__(name: str) -> Any:
+        return load_name(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from stepwell.errors import WindowError
+from stepwell.display.html import never_raising
+from stepwell.errors import FeatureNotFoundError, WindowError
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    from matplotlib.figure import Figure
+    from typing_extensions import TypeVar
 
-__all__ = ["Batch", "nest"]
+    V = TypeVar("V", default=Any)
+else:
+    from typing import TypeVar
+
+    V = TypeVar("V")
+
+__all__ = ["Batch", "V", "nest"]
 
 
-class Batch(dict[str, Any]):
+class Batch(dict[str, V]):
     """The arrays of one batch by key, and where in the epoch they come from.
 
     Args:
@@ -42,7 +51,7 @@ class Batch(dict[str, Any]):
 
     def __init__(
         self,
-        values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        values: Mapping[str, V] | Iterable[tuple[str, V]] = (),
         epoch: int = 0,
         index: int = 0,
         valid: Any = None,
@@ -66,6 +75,38 @@ class Batch(dict[str, Any]):
               loss: list[2]>
         """
         return Batch(values, self.epoch, self.index, self.valid, self.anchors)
+
+    def show(self, keys: Iterable[str] | None = None, *, rows: int = 4) -> Figure:
+        """Draw its first windows with matplotlib: a column a window, a line a key; padded steps pale or grey.
+
+        Images (uint8 with sides of at least 8, floats of at least 16, and 1, 3 or 4 channels, last or first) are film
+        strips, windows of numbers curves over their steps. Rows that were repeated to fill the batch say so.
+
+        Args:
+            keys: of the batch, nested ones with dots; default all that can be drawn, the first 24.
+            rows: how many windows.
+
+        Returns:
+            ``matplotlib.figure.Figure``: a notebook shows it, ``savefig`` writes it, ``matplotlib.pyplot.show`` opens a
+            window with it, where there are windows.
+
+        Raises:
+            FeatureNotFoundError: no such key.
+            MissingDependencyError: no matplotlib.
+        """
+        from stepwell.loader.notebook import show_batch
+
+        return show_batch(self, keys, rows)
+
+    def __missing__(self, key: object) -> NoReturn:
+        """Name the keys that are there."""
+        raise FeatureNotFoundError(f"no key {key!r} in this batch. There are: {', '.join(self)}.")
+
+    @never_raising
+    def _repr_html_(self) -> str:
+        from stepwell.loader.notebook import batch_html
+
+        return batch_html(self)
 
     def __repr__(self) -> str:
         padded = "" if self.valid is None else f", {int(self.valid.sum())} of {len(self.valid)} valid"

@@ -19,17 +19,19 @@ from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, overload
 
+from stepwell.display.completion import Completed
+from stepwell.display.html import never_raising
 from stepwell.errors import LoaderError
-from stepwell.loader.batch import Batch
+from stepwell.loader.batch import Batch, V
 from stepwell.loader.build import Builder
 from stepwell.loader.devices import DeviceSource, find_device
 from stepwell.loader.jobs import Job, Position, grouped, schedule, with_anchors
 from stepwell.loader.memory import import_torch
 from stepwell.loader.pipeline import Inline, Pipeline
 from stepwell.loader.pool import BlockPool, PoolSupply
-from stepwell.loader.settings import LoaderSettings
+from stepwell.loader.settings import LoaderSettings, explain_arguments
 from stepwell.loader.state import Cursor, LoaderState
 from stepwell.loader.transforms import samples_of
 from stepwell.order import BoundPooled, Order, Pad, make_order
@@ -39,6 +41,11 @@ from stepwell.windows import View, WindowReader
 from stepwell.windows.plans import ALIGNMENT
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    import numpy.typing as npt
+    from torch import Tensor
+
     from stepwell.loader.memory import Target
     from stepwell.loader.transforms import WholeTransform
     from stepwell.store import Store
@@ -53,9 +60,40 @@ HELD_BATCHES = 2
 INLINE_POSITIONS = 4096
 # a thread that has loaded a block finds the next one waiting
 BLOCKS_AHEAD = 2
+# arguments of torch's DataLoader, and what stands for them
+RENAMED = {
+    "dataset": "view, the first argument",
+    "shuffle": 'order="random", or "pooled" where rows are decoded',
+    "num_workers": "threads, which need no processes",
+    "prefetch_factor": "prefetch",
+    "collate_fn": "transform",
+    "sampler": 'order: "sequential", "random", "pooled", weighted(...), mixed(...)',
+    "batch_sampler": 'order: "sequential", "random", "pooled", weighted(...), mixed(...)',
+    "generator": "seed",
+    "pin_memory_device": "device",
+}
 
 
-class Loader:
+class LoaderOptions(TypedDict, total=False):
+    """The options of `Loader` beside ``to`` and ``nested``, for type checkers."""
+
+    batch_size: int
+    order: Literal["sequential", "random", "pooled"] | Order
+    seed: int
+    epochs: int | None
+    drop_last: bool
+    pad: Pad
+    rank: int
+    world_size: int
+    threads: int | None
+    prefetch: int
+    pin_memory: bool | None
+    page_cache: bool
+    device: str | None
+    transform: WholeTransform | None
+
+
+class Loader(Completed, Generic[V]):
     """Stream windows of a view as batches.
 
     ::
@@ -139,6 +177,43 @@ class Loader:
         fork works in the parent only.
     """
 
+    _INTERNAL = frozenset({"reader", "settings"})
+
+    # which values batches have, for type checkers; nested ones have dicts as well
+    @overload
+    def __init__(
+        self: Loader[npt.NDArray[Any]],
+        view: View | Store,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        to: Literal["numpy"] = "numpy",
+        nested: Literal[False] = False,
+        **options: Unpack[LoaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Loader[Tensor],
+        view: View | Store,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        to: Literal["torch"],
+        nested: Literal[False] = False,
+        **options: Unpack[LoaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Loader[Any],
+        view: View | Store,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        to: Target = "numpy",
+        nested: bool = False,
+        **options: Unpack[LoaderOptions],
+    ) -> None: ...
+
+    @explain_arguments(RENAMED)
     def __init__(
         self,
         view: View | Store,
@@ -185,11 +260,11 @@ class Loader:
         self._engine: _Engine | None = None
         self._running()
 
-    def __iter__(self) -> BatchIterator:
+    def __iter__(self) -> BatchIterator[V]:
         """Begin the next epoch(s), or go on with an endless stream; after `load_state_dict`, with that state."""
         cursor, engine = self._cursor.following(), self._running()
         jobs = schedule(engine.order, self.settings, cursor.start, cursor.last_epoch)
-        iterator = BatchIterator(engine.source(jobs), cursor)
+        iterator: BatchIterator[V] = BatchIterator(engine.source(jobs), cursor)
         cursor.has_begun = True
         self._cursor = cursor
         return iterator
@@ -268,7 +343,7 @@ class Loader:
         self.view = reader.view
         self._cursor = self._cursor.at_next_epoch()
 
-    def for_rank(self, rank: int, world_size: int) -> Loader:
+    def for_rank(self, rank: int, world_size: int) -> Loader[V]:
         """Return a loader for one rank of several, otherwise as this one, and where this one is.
 
         Args:
@@ -291,6 +366,12 @@ class Loader:
             f"{counted(self.num_threads, 'thread')}>"
         )
 
+    @never_raising
+    def _repr_html_(self) -> str:
+        from stepwell.loader.notebook import loader_html
+
+        return loader_html(self)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cursor": copy(self._cursor), "_engine": None}
 
@@ -309,7 +390,7 @@ class Loader:
         return self._engine
 
 
-class BatchIterator(Iterator[Batch]):
+class BatchIterator(Iterator[Batch[V]]):
     """One iteration of a loader.
 
     Notes:
@@ -330,10 +411,10 @@ class BatchIterator(Iterator[Batch]):
         # the thread that got the error which ended the iteration, and the error's text
         self._failure: tuple[weakref.ref[threading.Thread], str] | None = None
 
-    def __iter__(self) -> BatchIterator:
+    def __iter__(self) -> BatchIterator[V]:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> Batch[V]:
         """Return the next batch."""
         if os.getpid() != self._pid:
             raise LoaderError(
@@ -374,7 +455,7 @@ class BatchIterator(Iterator[Batch]):
         if thread() is not threading.current_thread():
             raise LoaderError(f"the iteration ended in another thread that takes from it: {text}")
 
-    def __enter__(self) -> BatchIterator:
+    def __enter__(self) -> BatchIterator[V]:
         return self
 
     def __exit__(

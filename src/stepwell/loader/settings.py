@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 import numpy as np
 
@@ -13,7 +16,9 @@ from stepwell.loader.memory import Target
 from stepwell.order import Pad, Partition
 from stepwell.order.order import check_count, check_seed
 
-__all__ = ["LoaderSettings"]
+__all__ = ["LoaderSettings", "explain_arguments"]
+
+P = ParamSpec("P")
 
 MAX_AUTO_THREADS = 8
 # each has a block of its own under way, and blocks are a share of the pool
@@ -26,6 +31,30 @@ DECODED_HANDOVER_BYTES = 1 << 17
 MAX_GROUP = 16
 BOOLS = ("drop_last", "pin_memory", "nested", "page_cache")
 INTEGERS = ("batch_size", "seed", "epochs", "rank", "world_size", "threads", "prefetch")
+
+
+def explain_arguments(renamed: Mapping[str, str]) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Return a decorator of ``__init__`` whose error for an argument that there is none of names those there are.
+
+    Args:
+        renamed: names that other libraries have, to what stands for them.
+    """
+
+    def decorate(init: Callable[P, None]) -> Callable[P, None]:
+        _, *known = inspect.signature(init).parameters
+
+        @wraps(init)
+        def checked(*arguments: P.args, **options: P.kwargs) -> None:
+            for name in options:
+                if name not in known:
+                    kind = type(arguments[0]).__name__
+                    instead = f" Here it is {renamed[name]}." if name in renamed else ""
+                    raise TypeError(f"{kind} has no argument {name!r}.{instead} There are: {', '.join(known)}.")
+            init(*arguments, **options)
+
+        return checked
+
+    return decorate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -41,10 +41,16 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    try:
-        return load_name(__name__, _HOMES, name)
-    except ModuleNotFoundError as error:
-        if error.name == "gymnasium":
-            raise MissingDependencyError.of("gymnasium", "gymnasium") from error
-        raise
+if not TYPE_CHECKING:  # a type checker would take it for any name
+
+    def __getattr__(name: str) -> Any:
+        try:
+            return load_name(__name__, _HOMES, name)
+        except ModuleNotFoundError as error:
+            if error.name == "gymnasium":
+                raise MissingDependencyError.of("gymnasium", "gymnasium") from error
+            raise
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,19 +9,20 @@ from dataclasses import replace
 from functools import partial
 from itertools import count, repeat
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import LoaderError, OrderError, StateError, TableError
 from stepwell.kernels.places import PLACE_ROWS
-from stepwell.loader.batch import Batch
+from stepwell.loader.batch import Batch, V
 from stepwell.loader.build import Builder
 from stepwell.loader.devices import DeviceSource, find_device
+from stepwell.loader.loader import RENAMED
 from stepwell.loader.memory import CountedPool, import_torch, torch_dtype
 from stepwell.loader.pipeline import Inline, Pipeline
-from stepwell.loader.settings import LoaderSettings
+from stepwell.loader.settings import LoaderSettings, explain_arguments
 from stepwell.loader.transforms import BatchKey
 from stepwell.process import this
 from stepwell.replay.batch_kernels import DRAWN_BYTES, HALVES, PROBABILITY
@@ -44,6 +45,11 @@ from stepwell.replay.sampling import TableRows, open_sources
 from stepwell.replay.transitions import TransitionTargets
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    import numpy.typing as npt
+    from torch import Tensor
+
     from stepwell.loader.memory import Target
     from stepwell.loader.transforms import WholeTransform
     from stepwell.order import Order
@@ -89,7 +95,25 @@ TOGETHER = 8
 SMALL_BYTES = 1 << 18
 
 
-class ReplayLoader:
+class ReplayOptions(TypedDict, total=False):
+    """The options of `ReplayLoader` beside ``to`` and ``nested``, for type checkers."""
+
+    batch_size: int
+    shares: Sequence[float] | Literal["size"] | None
+    beta: Beta
+    normalize: bool
+    seed: int
+    threads: int
+    prefetch: int | None
+    device: str | None
+    pin_memory: bool | None
+    transform: WholeTransform | None
+    timeout: float | None
+    info: Sequence[str] | None
+    clip: Literal["episode", "item"]
+
+
+class ReplayLoader(Generic[V]):
     """Stream batches of a table, or of several tables and views with given shares, without end.
 
     ::
@@ -145,6 +169,41 @@ class ReplayLoader:
         holds an array of it; up to 16 small ones may share it.
     """
 
+    # which values batches have, for type checkers; nested ones have dicts as well
+    @overload
+    def __init__(
+        self: ReplayLoader[npt.NDArray[Any]],
+        sources: Table | View | Store | tuple[View | Store, Order] | Sequence[Any],
+        fields: Mapping[str, Any] | None = None,
+        *,
+        to: Literal["numpy"] = "numpy",
+        nested: Literal[False] = False,
+        **options: Unpack[ReplayOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: ReplayLoader[Tensor],
+        sources: Table | View | Store | tuple[View | Store, Order] | Sequence[Any],
+        fields: Mapping[str, Any] | None = None,
+        *,
+        to: Literal["torch"],
+        nested: Literal[False] = False,
+        **options: Unpack[ReplayOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: ReplayLoader[Any],
+        sources: Table | View | Store | tuple[View | Store, Order] | Sequence[Any],
+        fields: Mapping[str, Any] | None = None,
+        *,
+        to: Target = "numpy",
+        nested: bool = False,
+        **options: Unpack[ReplayOptions],
+    ) -> None: ...
+
+    @explain_arguments(RENAMED)
     def __init__(
         self,
         sources: Table | View | Store | tuple[View | Store, Order] | Sequence[Any],
@@ -240,10 +299,10 @@ class ReplayLoader:
         """The tables among the sources."""
         return tuple(rows.table for rows in self._rows if rows.table is not None)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch[V]]:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> Batch[V]:
         """Return the next batch."""
         if self._pid != this.pid:
             raise LoaderError(

@@ -13,10 +13,10 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from stepwell.display.html import block, table
 from stepwell.replay.contents import Counts
 from stepwell.replay.limiters import Limiter
 
@@ -69,7 +69,9 @@ def _rates(first: tuple[float, int, int], last: tuple[float, int, int]) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """What `Table.info` returns: numbers as attributes, ``str()`` is the table, notebooks show it as HTML.
+    """What `Table.info` is: numbers as attributes, ``str()`` is the table, notebooks show it as HTML.
+
+    ``table.info()`` is the same as ``table.info``: of a store, `Store.info` is called.
 
     Args:
         name: of the table.
@@ -216,8 +218,9 @@ class TableInfo:
 
     __repr__ = __str__
 
+    def __call__(self) -> TableInfo:
+        """Return itself, for those who call it as they call `Store.info`."""
+        return self
+
     def _repr_html_(self) -> str:
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows()
-        )
-        return f"<div><code>{html.escape(self.line)}</code><table><tbody>{body}</tbody></table></div>"
+        return block(self.line, table(self.rows()))

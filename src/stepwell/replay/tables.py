@@ -16,11 +16,13 @@ import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.display.completion import Completed
+from stepwell.display.html import never_raising
 from stepwell.errors import RateLimitError, TableError
 from stepwell.kernels.signatures import load_kernels
 from stepwell.order.order import derive_key
@@ -81,7 +83,27 @@ KERNELS = (
 )
 
 
-class Table:
+class TableOptions(TypedDict, total=False):
+    """The options of `Table` beside those that its other constructors set, for type checkers."""
+
+    pattern: Pattern | None
+    seed: int
+    follow_seconds: float
+    extensions: Sequence[Extension]
+    back_pressure: BackPressure | None
+
+
+class TableChanges(TableOptions, total=False):
+    """The arguments of `Table` that may change where it is made anew from a state, for type checkers."""
+
+    max_size: int
+    sampler: str | Selector
+    remover: str | Selector
+    max_times_sampled: int
+    limiter: Limiter | None
+
+
+class Table(Completed):
     """Items over a store: which slices of its steps can be sampled, and how likely each is.
 
     Args:
@@ -122,6 +144,22 @@ class Table:
         to the store, and no other process has this table; a child after a fork makes a table of its own. Memory: about
         100 bytes an item, and nothing a step.
     """
+
+    _INTERNAL = frozenset(
+        {
+            "check_wait",
+            "could_sample",
+            "draw_batch",
+            "draws_in_one",
+            "from_state",
+            "history",
+            "lock",
+            "places",
+            "sample_placed",
+            "settings",
+            "state_arrays",
+        }
+    )
 
     def __init__(
         self,
@@ -187,12 +225,16 @@ class Table:
             self._publish()
 
     @classmethod
-    def queue(cls, store: Store, name: str = "queue", *, max_size: int = 1000, **options: Any) -> Table:
+    def queue(
+        cls, store: Store, name: str = "queue", *, max_size: int = 1000, **options: Unpack[TableOptions]
+    ) -> Table:
         """Return a table whose items are drawn once, first in first out; inserting waits while ``max_size`` wait."""
         return cls(store, name, sampler="fifo", remover="fifo", **_drawn_once(Queue(max_size), max_size), **options)
 
     @classmethod
-    def stack(cls, store: Store, name: str = "stack", *, max_size: int = 1000, **options: Any) -> Table:
+    def stack(
+        cls, store: Store, name: str = "stack", *, max_size: int = 1000, **options: Unpack[TableOptions]
+    ) -> Table:
         """Return a table whose items are drawn once, last in first out; inserting waits while ``max_size`` wait."""
         return cls(store, name, sampler="lifo", remover="lifo", **_drawn_once(Stack(max_size), max_size), **options)
 
@@ -227,6 +269,7 @@ class Table:
     def __repr__(self) -> str:
         return self._make_info(advance=False).line
 
+    @never_raising
     def _repr_html_(self) -> str:
         return self._make_info(advance=False)._repr_html_()
 
@@ -593,7 +636,7 @@ class Table:
         return self._lock
 
     @classmethod
-    def from_state(cls, store: Store, arrays: Mapping[str, npt.NDArray[Any]], **changes: Any) -> Table:
+    def from_state(cls, store: Store, arrays: Mapping[str, npt.NDArray[Any]], **changes: Unpack[TableChanges]) -> Table:
         """Return the table whose state it is, over a store that has its steps.
 
         Args:
@@ -649,7 +692,7 @@ class Table:
         return StateSaver(self, path, seconds)
 
     @classmethod
-    def resume(cls, store: Store, path: Pathlike, **changes: Any) -> Table:
+    def resume(cls, store: Store, path: Pathlike, **changes: Unpack[TableChanges]) -> Table:
         """Return the table of `save_state`, over its store as that is now; actors may have gone on all the time.
 
         Items whose steps are still there keep keys, priorities, times sampled and order; those whose steps a ring has
@@ -685,7 +728,13 @@ class Table:
 
     @classmethod
     def restore(
-        cls, path: Pathlike, name: str = "replay", *, to: Pathlike | None = None, mode: Mode = "a", **changes: Any
+        cls,
+        path: Pathlike,
+        name: str = "replay",
+        *,
+        to: Pathlike | None = None,
+        mode: Mode = "a",
+        **changes: Unpack[TableChanges],
     ) -> Table:
         """Return a table of a checkpoint, over the checkpoint's store or a copy of it; see `stepwell.replay.restore`.
 

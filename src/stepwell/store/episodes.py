@@ -6,20 +6,24 @@ follow each other without gaps. ``episodes.jsonl`` holds their free metadata, on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.display.completion import Completed
+from stepwell.display.html import never_raising
 from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError
 from stepwell.sizes import counted
 from stepwell.store.beneath import header_bytes
 from stepwell.store.layout import step_id
 
 if TYPE_CHECKING:
-    from stepwell.store.snapshot import Snapshot
+    from matplotlib.figure import Figure
+
+    from stepwell.store.segments import Segment
     from stepwell.store.store import Store
 
 __all__ = [
@@ -163,11 +167,32 @@ def check_records(records: npt.NDArray[Any], segment: str, *, first_row: int = 0
         )
 
 
-class Episode(Mapping[str, Any]):
+class Listing(Protocol):
+    """Segments and their episodes, of one moment."""
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """The segments."""
+
+    @property
+    def table(self) -> EpisodeTable:
+        """The episodes in them."""
+
+
+class Episode(Completed, Mapping[str, Any]):
     """An episode as a mapping from feature name to its column, read at each access.
 
     ``episode["action"]`` is an array [length, ...]; a feature with ``final=True`` gives one more row when the final
     observation was recorded; text, bytes and arrays of varying size come as lists.
+
+    Example:
+        >>> import tempfile, stepwell
+        >>> store = stepwell.create(f"{tempfile.mkdtemp()}/walk.well")
+        >>> with store.writer() as writer:
+        ...     _ = writer.add_episode({"action": [0, 1, 2]}, terminated=True, task="walk")
+        >>> episode = store[0]
+        >>> episode["action"].tolist(), episode.length, episode.metadata, list(episode)
+        ([0, 1, 2], 3, {'task': 'walk'}, ['action'])
 
     Notes:
         Reads from the store's files at every access; raw columns are read-only views of the file. Pickles as the
@@ -175,13 +200,19 @@ class Episode(Mapping[str, Any]):
     """
 
     __slots__ = ("_index", "_segment", "_store", "_table")
+    _INTERNAL = frozenset({"first_step_id"})
 
-    def __init__(self, store: Store, snapshot: Snapshot, index: int) -> None:
+    def __init__(self, store: Store, snapshot: Listing, index: int) -> None:
         self._store = store
         self._table = snapshot.table
         self._index = index
         # taken now: after a compaction the table's numbers mean other segments of the store
         self._segment = snapshot.segments[int(self._table.segment[index])]
+
+    @property
+    def store(self) -> Store:
+        """The store that it is in."""
+        return self._store
 
     @property
     def index(self) -> int:
@@ -284,6 +315,38 @@ class Episode(Mapping[str, Any]):
         ]
         ending = " ".join(flags) or "ended"
         return f"<Episode {self._index} of {self._store.name}  {counted(self.length, 'step')}  {ending}>"
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
+
+    @never_raising
+    def _repr_html_(self) -> str:
+        from stepwell.store.notebook import episode_html
+
+        return episode_html(self)
+
+    def plot(self, names: Iterable[str] | None = None, *, frames: int = 8) -> Figure:
+        """Draw it with matplotlib: a film strip for each camera, curves of each feature of numbers.
+
+        The elements of a feature have the names of its schema, and the axis is in seconds where the store has fps. Of
+        more than 64 elements a heat map is drawn. A frame that is damaged is a box that says why.
+
+        Args:
+            names: of the features; default all of images, and of numbers of a fixed shape, the first 24.
+            frames: of each film strip, evenly spaced, the first and the last among them.
+
+        Returns:
+            ``matplotlib.figure.Figure``: a notebook shows it, ``savefig`` writes it, ``matplotlib.pyplot.show`` opens a
+            window with it, where there are windows.
+
+        Raises:
+            FeatureNotFoundError: no such feature.
+            SchemaError: a feature of texts, bytes or varying sizes.
+            MissingDependencyError: no matplotlib.
+        """
+        from stepwell.store.notebook import plot_episode
+
+        return plot_episode(self, names, frames)
 
 
 def _find(store: Store, index: int, origin: int, skipped: int) -> Episode:

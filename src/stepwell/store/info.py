@@ -19,7 +19,6 @@ Of rows that lie in files of others it is their size there.
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import SequentialCodec, codec_class
+from stepwell.display.html import bars, block, line, table
 from stepwell.errors import StepwellError
 from stepwell.references.file_codec import (
     REFERENCE_DTYPE,
@@ -49,7 +49,17 @@ if TYPE_CHECKING:
     from stepwell.store import Segment, Store
     from stepwell.store.records import Capacity
 
-__all__ = ["FeatureRow", "FilesInPlace", "StoreTable", "file_codec_of", "make_table", "sparkline"]
+__all__ = [
+    "FeatureRow",
+    "FilesInPlace",
+    "StoreTable",
+    "file_codec_of",
+    "length_counts",
+    "lengths_text",
+    "make_table",
+    "shape_text",
+    "sparkline",
+]
 
 BARS = "▁▂▃▄▅▆▇█"
 MAX_BARS = 16
@@ -157,8 +167,7 @@ class StoreTable:
         """The episodes' lengths: ``min 49  median 118  max 246   ▂▅▇▆▃▁``."""
         if self.lengths is None:
             return "no episodes"
-        shortest, median, longest = self.lengths
-        return f"min {shortest:,}  median {median:,g}  max {longest:,}   {sparkline(self.length_counts)}"
+        return f"{_lengths_text(self.lengths)}   {sparkline(self.length_counts)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the table as JSON types."""
@@ -186,14 +195,13 @@ class StoreTable:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{title}</th>" for title in ("feature", "codec", "shape", "dtype", "on disk", "ratio"))
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows()
-        )
+        return block(self.line, *self.html_parts())
+
+    def html_parts(self) -> tuple[str, str]:
+        """Return its features and the lengths of its episodes as tables in HTML."""
         return (
-            f"<div><code>{html.escape(self.line)}</code>"
-            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-            f"<div>episode lengths {html.escape(self.lengths_line)}</div></div>"
+            table(self.rows(), ("feature", "codec", "shape", "dtype", "on disk", "ratio"), "feature"),
+            line("episode lengths", bars(self.length_counts), _lengths_text(self.lengths)),
         )
 
 
@@ -211,8 +219,8 @@ def make_table(store: Store) -> StoreTable:
         fps=store.fps,
         capacity=None if store.capacity is None else _capacity(store.capacity),
         features=tuple(_feature_row(store, name, schema[name]) for name in schema or ()) if schema else (),
-        lengths=(int(lengths.min()), float(np.median(lengths)), int(lengths.max())) if len(lengths) else None,
-        length_counts=_bins(lengths),
+        lengths=_lengths(lengths),
+        length_counts=length_counts(lengths),
         in_place=_files_in_place(store),
     )
 
@@ -221,6 +229,22 @@ def sparkline(counts: Sequence[int]) -> str:
     """Return counts as a line of bars; the lowest bar is kept for zero."""
     top = max(counts, default=0)
     return "".join(BARS[0] if not count else BARS[max(1, round(count / top * 7))] for count in counts)
+
+
+def lengths_text(lengths: npt.NDArray[np.int64]) -> str:
+    """Return the least, the median and the greatest of lengths of episodes."""
+    return _lengths_text(_lengths(lengths))
+
+
+def _lengths(lengths: npt.NDArray[np.int64]) -> tuple[int, float, int] | None:
+    return (int(lengths.min()), float(np.median(lengths)), int(lengths.max())) if len(lengths) else None
+
+
+def _lengths_text(lengths: tuple[int, float, int] | None) -> str:
+    if lengths is None:
+        return "no episodes"
+    shortest, median, longest = lengths
+    return f"min {shortest:,}  median {median:,g}  max {longest:,}"
 
 
 def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:
@@ -242,7 +266,7 @@ def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:
     is_run = issubclass(kind, SequentialCodec) and not is_reference
     has_steps = is_run or (feature.is_image_of_any_size and not is_reference)
     step_bytes = stored / num_rows if num_rows and has_steps else None
-    return FeatureRow(name, feature.codec, _shape(feature), dtype, stored, raw, step_bytes, is_reference, left)
+    return FeatureRow(name, feature.codec, shape_text(feature), dtype, stored, raw, step_bytes, is_reference, left)
 
 
 def _capacity(capacity: Capacity) -> str:
@@ -339,7 +363,8 @@ def _stored_bytes(segment: Segment, name: str, feature: Feature) -> int:
     return 8 * (segment.num_rows + 1) + int(segment.offsets_map(name)[segment.num_rows])
 
 
-def _shape(feature: Feature) -> str:
+def shape_text(feature: Feature) -> str:
+    """Return the shape of a step for people."""
     if feature.kind in ("text", "bytes"):
         return "any length"
     sizes = ["?" if size is None else str(size) for size in feature.shape]
@@ -348,7 +373,8 @@ def _shape(feature: Feature) -> str:
     return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
 
 
-def _bins(lengths: npt.NDArray[np.int64]) -> tuple[int, ...]:
+def length_counts(lengths: npt.NDArray[np.int64]) -> tuple[int, ...]:
+    """Return how many lengths are in each of at most 16 equal bins, from the shortest to the longest."""
     if not len(lengths):
         return ()
     # a few episodes over many bins would be all gaps

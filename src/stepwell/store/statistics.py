@@ -38,6 +38,7 @@ from stepwell.store.episodes import EpisodeTable
 from stepwell.store.layout import replace_file
 from stepwell.store.segments import Segment
 from stepwell.store.sketch import Sketch, merge_sketches, sketch_counts, sketch_sorted
+from stepwell.store.statistics_table import StatisticsTable, statistics_text
 
 __all__ = [
     "STATISTICS",
@@ -165,7 +166,8 @@ class FeatureStatistics:
 
     def __repr__(self) -> str:
         sampled = ", sampled" if self.is_sampled else ""
-        return f"<FeatureStatistics {self.shape}, {int(self.count.max(initial=0))} values{sampled}>"
+        head = f"<FeatureStatistics {self.shape}, {int(self.count.max(initial=0))} values{sampled}>"
+        return f"{head}\n{statistics_text(self)}"
 
 
 def merge_all(parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
@@ -433,7 +435,7 @@ def segment_statistics(
     return {name: _feature_statistics(segment, name, feature, masks[feature.final]) for name, feature in chosen.items()}
 
 
-def aggregate(parts: Iterable[EpisodeSelection], names: Iterable[str] | None = None) -> dict[str, FeatureStatistics]:
+def aggregate(parts: Iterable[EpisodeSelection], names: Iterable[str] | None = None) -> StatisticsTable:
     """Return the statistics of selections; of no episodes a count of 0 and NaN. Whole sealed segments are not read."""
     wanted = None if names is None else list(names)
     found: dict[str, list[FeatureStatistics]] = {}
@@ -452,7 +454,13 @@ def aggregate(parts: Iterable[EpisodeSelection], names: Iterable[str] | None = N
             if name not in merged and has_statistics(feature) and (wanted is None or name in wanted):
                 # no episode has it
                 merged[name] = FeatureStatistics.empty(statistics_shape(feature))
-    return merged
+    labels = {
+        name: feature.names
+        for part in parts
+        for name, feature in (part.schema or {}).items()
+        if feature.names is not None
+    }
+    return StatisticsTable(merged, labels)
 
 
 def write_statistics(directory: str | Path, statistics: Mapping[str, FeatureStatistics]) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from stepwell.display.completion import Completed
+from stepwell.display.html import never_raising
 from stepwell.errors import EpisodeNotFoundError, ReadOnlyError, SchemaError, StepError, StepwellError
 from stepwell.json_text import seal_json
 from stepwell.references.trusted_paths import Trust
@@ -41,17 +43,21 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from stepwell.store.info import StoreTable
-    from stepwell.store.statistics import FeatureStatistics
+    from stepwell.store.statistics_table import StatisticsTable
     from stepwell.store.verify import Report
 
 __all__ = ["Mode", "Store"]
 
-Mode = Literal["a", "r"]
+if TYPE_CHECKING:
+    Mode = Literal["a", "r"]
+else:
+    # Jedi 0.20 fails at a property that is a Literal, and IPython completes nothing of a store then
+    Mode = str
 MAX_ENVS = 1 << 16
 _ALL: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
-class Store:
+class Store(Completed):
     """Episodes on disk. Made by `stepwell.create` and `stepwell.open`.
 
     A store is a sequence of its episodes: ``len(store)``, ``store[3]``, ``store[-1]``, iteration. What it shows is
@@ -70,6 +76,24 @@ class Store:
         go on. Maps belong to their callers, the store itself holds no open file but those of live segments' commit
         records.
     """
+
+    _INTERNAL = frozenset(
+        {
+            "check_schema",
+            "check_writable",
+            "ensure_lanes",
+            "ensure_schema",
+            "evictor",
+            "listing",
+            "record",
+            "renew_lock",
+            "replace_record",
+            "reserve_ordinals",
+            "save_table",
+            "segments",
+            "segments_of",
+        }
+    )
 
     def __init__(self, path: str, mode: Mode = "a", address: str | None = None, trust: Trust = None) -> None:
         self._path = os.path.abspath(path)
@@ -196,8 +220,11 @@ class Store:
     def __repr__(self) -> str:
         return self.info().line
 
+    @never_raising
     def _repr_html_(self) -> str:
-        return self.info()._repr_html_()
+        from stepwell.store.notebook import store_html
+
+        return store_html(self)
 
     def info(self) -> StoreTable:
         """Return the table of its features, sizes and episode lengths; ``print`` shows it."""
@@ -410,13 +437,17 @@ class Store:
 
     # over all of it
 
-    def statistics(self, episodes: Any = None, names: list[str] | None = None) -> dict[str, FeatureStatistics]:
+    def statistics(self, episodes: Any = None, names: list[str] | None = None) -> StatisticsTable:
         """Return count, min, max, mean, std and quantiles of its numeric features.
 
         Args:
             episodes: indices, a slice or a bool mask of episodes; default all. Whole segments are merged from what was
                 computed when they were sealed, the rest is computed from the data; of a ring all is.
             names: of the features; default all that have statistics.
+
+        Returns:
+            A dict of feature name to `stepwell.store.statistics.FeatureStatistics`. ``print`` shows its numbers,
+            ``plot()`` draws them.
         """
         from stepwell.store.statistics import EpisodeSelection, aggregate
 

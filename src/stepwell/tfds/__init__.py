@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.lazy import load_name
+
+if TYPE_CHECKING:
+    from stepwell.tfds.reader import TfdsReader
+    from stepwell.tfds.record_files import ArrayRecordFile
+    from stepwell.tfds.writing import write_rlds, write_tfds
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
@@ -22,9 +27,11 @@ __all__: list[str] = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    return load_name(__name__, _HOMES, name)
+if not TYPE_CHECKING:  # a type checker would take it for any name
+
+    def __getattr__(name: str) -> Any:
+        return load_name(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -31,17 +31,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.display.completion import Completed
+from stepwell.display.html import never_raising
 from stepwell.errors import EpisodeNotFoundError, WindowError
 from stepwell.sizes import counted
 from stepwell.store import Store
-from stepwell.store.episodes import EpisodeTable
+from stepwell.store.episodes import Episode, EpisodeTable
 from stepwell.store.layout import ordinals_of_keys
 from stepwell.store.records import births_of
 from stepwell.store.snapshot import MetadataLines, SegmentList, columns_of
 
 if TYPE_CHECKING:
     from stepwell.store import Store
-    from stepwell.store.statistics import FeatureStatistics
+    from stepwell.store.statistics_table import StatisticsTable
 
 __all__ = [
     "PackedEpisodes",
@@ -223,7 +225,7 @@ class Part:
     indices: npt.NDArray[np.int64]  # int64 [n], the chosen ones, ascending
 
 
-class View:
+class View(Completed):
     """An immutable choice of episodes, and a snapshot of them: a store that grows does not change it until `refresh`.
 
     Args:
@@ -234,12 +236,24 @@ class View:
         EpisodeNotFoundError: an index beyond the episodes there are.
         WindowError: no store, or an episode twice.
 
+    Example:
+        >>> import tempfile, stepwell
+        >>> store = stepwell.create(f"{tempfile.mkdtemp()}/walk.well")
+        >>> with store.writer() as writer:
+        ...     for seed in range(10):
+        ...         _ = writer.add_episode({"action": [0, 1, 2]}, seed=seed)
+        >>> train, test = View(store).select(where=lambda facts: facts["seed"] > 1).split(0.75, 0.25)
+        >>> train, test
+        (<View of walk.well  6 episodes  18 steps>, <View of walk.well  2 episodes  6 steps>)
+
     Notes:
         Safe to share between threads. Pickles as its stores' paths and a bit an episode: the copy has the same episodes
         though stores grew meanwhile, or episodes were deleted; where a ring evicted some, or they were compacted away,
         it is a `WindowError`. A predicate that cannot be pickled is left behind, and only `refresh` of the copy misses
         it.
     """
+
+    _INTERNAL = frozenset({"parts", "segments"})
 
     def __init__(self, stores: Store | Sequence[Store], indices: Iterable[int] | None = None) -> None:
         found = list(stores) if isinstance(stores, Sequence) and not isinstance(stores, str) else [stores]
@@ -292,7 +306,7 @@ class View:
         """The store of each of the view's episodes, by its number in `stores`: int64 [num_episodes]."""
         return np.repeat(np.arange(len(self.parts)), [len(part.indices) for part in self.parts])
 
-    def statistics(self, names: Iterable[str] | None = None) -> dict[str, FeatureStatistics]:
+    def statistics(self, names: Iterable[str] | None = None) -> StatisticsTable:
         """Return count, min, max, mean, std and quantiles over the view's episodes.
 
         Args:
@@ -482,6 +496,15 @@ class View:
     def __repr__(self) -> str:
         names = ", ".join(store.name for store in self.stores)
         return f"<View of {names}  {counted(self.num_episodes, 'episode')}  {counted(self.num_steps, 'step')}>"
+
+    @never_raising
+    def _repr_html_(self) -> str:
+        from stepwell.store.notebook import MAX_EPISODES, episodes_html
+
+        numbers, owners = self.episode_index, self.store_index
+        places = np.unique(np.linspace(0, len(numbers) - 1, MAX_EPISODES).astype(int)) if len(numbers) else ()
+        shown = [Episode(part.store, part, int(numbers[at])) for at in places for part in (self.parts[owners[at]],)]
+        return episodes_html(repr(self), shown, self.column("length"))
 
 
 class _Joined(Sequence[Any]):

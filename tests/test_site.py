@@ -1,0 +1,130 @@
+"""The site of `make site` has every page and every public name, and what its pages quote of the sources is there."""
+
+import ast
+import re
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stepwell
+from stepwell.errors import MissingDependencyError
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "src" / "stepwell").rglob("*.py"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+REFERENCE = ROOT / "docs" / "reference"
+SITE = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+NAMED = re.compile(r"^::: (stepwell[\w.]*)$", re.MULTILINE)
+# what users import from; names of other modules are inner ones
+PUBLIC = """stepwell stepwell.beton stepwell.codecs stepwell.errors stepwell.ffcv stepwell.ffcv.fields stepwell.ffcv.loader
+stepwell.ffcv.pipeline stepwell.ffcv.transforms stepwell.ffcv.writer stepwell.formats stepwell.lerobot stepwell.loader
+stepwell.octo stepwell.order stepwell.ray stepwell.recorders stepwell.replay stepwell.reverb stepwell.sb3
+stepwell.service stepwell.testing stepwell.tfds stepwell.timm stepwell.torchrl stepwell.transforms
+stepwell.webdataset""".split()
+FROM_RAY = {"stepwell.ray", "stepwell.ray.rllib"}
+
+
+def named() -> list[str]:
+    """Return the names that the pages of the reference describe."""
+    return [name for page in sorted(REFERENCE.glob("*.md")) for name in NAMED.findall(page.read_text(encoding="utf-8"))]
+
+
+def navigation(entries: list[Any]) -> list[str]:
+    """Return the pages of a part of the navigation."""
+    found: list[str] = []
+    for entry in entries:
+        for target in entry.values() if isinstance(entry, dict) else [entry]:
+            found += navigation(target) if isinstance(target, list) else [target]
+    return found
+
+
+def test_the_navigation_names_every_page_once_and_no_other() -> None:
+    pages = navigation(SITE["nav"])
+    assert len(set(pages)) == len(pages)
+    missing = {str(page.relative_to(ROOT)) for page in PAGES} - set(pages)
+    assert not missing, f"give each one line in `nav` of zensical.toml: {sorted(missing)}"
+    assert [page for page in pages if page != "index.md" and not (ROOT / page).exists()] == []
+
+
+def resolved(name: str) -> Any:
+    """Return the object of a dotted name."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(import_module(module), attribute)
+    except MissingDependencyError as error:
+        return pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_name_is_in_the_reference(module: str) -> None:
+    names = named()
+    assert len(set(names)) == len(names)
+    try:
+        exported = public_names(module)
+        if module not in FROM_RAY:
+            described = {id(value) for name in names if (value := shared(name)) is not None}
+            exported = [name for name in exported if id(getattr(import_module(module), name)) not in described]
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+    missing = {f"{module}.{name}" for name in exported} - set(names)
+    assert not missing, f"give each a line `::: NAME` on a page of docs/reference: {sorted(missing)}"
+
+
+def public_names(module: str) -> list[str]:
+    """Return what a module exports; of errors, its classes."""
+    loaded = import_module(module)
+    if exported := getattr(loaded, "__all__", None):
+        return list(exported)
+    return [name for name, value in vars(loaded).items() if getattr(value, "__module__", "") == module and name[0] != "_"]
+
+
+def shared(name: str) -> Any:
+    """Return the class or function of a name, which another module may export as well; None of what has no identity."""
+    try:
+        value = resolved(name)
+    except (AttributeError, ImportError, pytest.skip.Exception):
+        return None
+    return value if callable(value) or hasattr(value, "__path__") else None
+
+
+def test_every_name_of_the_reference_exists() -> None:
+    skipped = 0
+    for name in named():
+        try:
+            resolved(name)
+        except (ModuleNotFoundError, pytest.skip.Exception):
+            skipped += 1
+    assert skipped < 60 < len(named())
+
+
+def test_top_level_names_are_described_by_their_short_name() -> None:
+    assert {f"stepwell.{name}" for name in stepwell.__all__} <= set(named())
+
+
+def literals() -> set[str]:
+    """Return the texts of the sources, of f-strings the parts between braces."""
+    nodes = (node for path in SOURCES for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def quoted_messages() -> list[str]:
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    tables = text[: text.index("## No error, but it is wrong")]
+    return re.findall(r"^\| `(.+?)` \|", tables, re.MULTILINE)
+
+
+def test_every_message_of_the_page_of_troubleshooting_is_raised_somewhere() -> None:
+    messages, texts = quoted_messages(), "\0".join(literals())
+    assert len(messages) > 40
+    for message in messages:
+        parts = [part.strip() for part in message.split("...")]
+        assert max(map(len, parts)) >= 9, message
+        assert [part for part in parts if part not in texts] == [], message
+
+
+def test_nothing_is_fetched_by_a_page_of_the_site() -> None:
+    assert SITE["theme"]["font"] is False
+    assert "extra_css" not in SITE and "extra_javascript" not in SITE

@@ -108,7 +108,7 @@ site: site-ready
 	rm -rf build/pages build/site
 	mkdir -p build/pages
 	cp -R docs design examples CHANGELOG.md CONTRIBUTING.md LICENSE build/pages
-	rm -rf build/pages/docs/reference/lazy_names.py build/pages/*/__pycache__
+	rm -rf build/pages/docs/reference/sources.py build/pages/*/__pycache__
 	cp README.md build/pages/index.md
 	mkdir -p build/pages/benchmarks && cp benchmarks/README.md build/pages/benchmarks
 	$(SITE)/bin/zensical build --clean --strict

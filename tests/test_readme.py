@@ -229,7 +229,9 @@ def test_the_numbers_of_the_readme_are_those_that_were_measured() -> None:
     measured = {(row["bench"], row["case"], row["rival"]): row.get("ratio") for row in rows}
     text = README.read_text(encoding="utf-8")
     table = text[text.index("## Five numbers") : text.index("## The idea")]
-    shown = [float(number.replace(",", "")) for cell in re.findall(r"\[([\d.,; ]+)\]\(", table) for number in cell.split(";")]
+    shown = [
+        float(number.replace(",", "")) for cell in re.findall(r"\[([\d.,; ]+)\]\(", table) for number in cell.split(";")
+    ]
     assert shown == [float(f"{measured[key]:.2g}") for key in HEADLINES]
 
 

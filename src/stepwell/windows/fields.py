@@ -68,8 +68,9 @@ class Field:
         offsets: steps from the anchor. None (the anchor itself) or an int: no time axis. A sequence, nested or not: its
             shape is the window's.
         seconds: the same as floats, in seconds, instead of ``offsets``; needs the store's fps.
-        pad: "edge" (default), "zero" or "drop", see the head of this module. "edge" and "zero" add ``<key>_is_pad``,
-            bool [B, *window], except for the anchor itself without a time axis.
+        pad: where a window leaves its episode: "edge" (default) repeats the nearest step, "zero" gives zeros, and both
+            add ``<key>_is_pad``, bool [B, *window], except for the anchor itself without a time axis; "drop" has no
+            anchors there.
         combine: for several sources: "stack" makes a new axis after the window's, "concat" joins the steps' arrays
             along their first axis. Dtypes must agree.
         transform: one or several, applied by the loader in order: `stepwell.Transform` objects, or callables array ->

@@ -17,6 +17,7 @@ SOURCES = sorted((ROOT / "src" / "stepwell").rglob("*.py"))
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 REFERENCE = ROOT / "docs" / "reference"
 SITE = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+WORD = re.compile(r"\w+")
 NAMED = re.compile(r"^::: (stepwell[\w.]*)$", re.MULTILINE)
 # what users import from; names of other modules are inner ones
 MODULES = (
@@ -100,6 +101,45 @@ def test_every_name_of_the_reference_exists() -> None:
         except (ModuleNotFoundError, pytest.skip.Exception):
             skipped += 1
     assert skipped < 60 < len(named())
+
+
+# what users get from others and never make, constants, and what authors of codecs and fields extend
+WITHOUT_EXAMPLE = """
+aggregate_datasets Allocation Anchors ARG_TYPE ArrayRecordFile as_python BasicDecoder BetonField BetonFile
+BoundPooled check_damage checkpointers codec_class Condition convert_image_to_video_dataset ConvertReport
+DamageReport DeadlineExceededError DelayedCodec Episode EpisodeReplayBuffer EpochIterator EvilCopy Executor
+Feature FIELD_OF_TYPE find_reader HerReplayBuffer import_dataset item_selectors Lowered memcpy ModuleWrapper
+ORDER_MAP ORDER_TYPE Pad ParserTfds PatternDataset PipelineSpec PrioritizedReplayBufferSamples ProcessExecutor
+QuasiRandom random_draws RankSpan RayExecutor reencode_dataset RemoteLoader RemoteVectorWriter RemoteWriter
+Replay ReplayDataset ReplaySample ResizedCropRGBImageDecoder ReverbError RowEncoder Sample SampleInfo schemas
+SequentialCodec Share SlowRunningCodec source_files start_replay State StrangersReport structured
+StructuredWriter TableInfo TarIndex TFClient TimestepDataset TINY_TASKS torch_of TrajectoryColumn
+TraversalOrder ValueField
+"""
+
+
+def test_every_other_name_has_an_example_that_runs() -> None:
+    code = "".join(page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *PAGES])
+    words = {
+        word
+        for block in re.findall(r"^```python\n(.*?)^```$", code, re.DOTALL | re.MULTILINE)
+        for word in WORD.findall(block)
+    }
+    bare = [name for name in named() if name.rpartition(".")[2] not in words | set(WITHOUT_EXAMPLE.split())]
+    exempt = (Exception, Warning)
+    bare = [name for name in bare if not is_kind(name, exempt) and "Example" not in documentation(name)]
+    assert not bare, f"give each an example in its docstring, or in a block of its page in docs/reference: {bare}"
+
+
+def is_kind(name: str, kinds: tuple[type, ...]) -> bool:
+    value = shared(name)
+    return isinstance(value, type) and issubclass(value, kinds)
+
+
+def documentation(name: str) -> str:
+    """Return the docstring of a name; of one that cannot be loaded here, a text that asks for nothing."""
+    value = shared(name)
+    return "Example" if value is None else value.__doc__ or ""
 
 
 def test_top_level_names_are_described_by_their_short_name() -> None:

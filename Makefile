@@ -112,6 +112,7 @@ site: site-ready
 	cp README.md build/pages/index.md
 	mkdir -p build/pages/benchmarks && cp benchmarks/README.md build/pages/benchmarks
 	$(SITE)/bin/zensical build --clean --strict
+	@echo "To read it, with search: python3 -m http.server -d build/site 8000"
 
 site-ready: $(SITE)/.ready
 

@@ -171,3 +171,4 @@ def test_nothing_is_fetched_by_a_page_of_the_site() -> None:
     assert SITE["theme"]["font"] is False
     assert [sheet for sheet in SITE["extra_css"] if not (ROOT / sheet).is_file()] == []
     assert "extra_javascript" not in SITE
+    assert set(SITE["plugins"]) == {"mkdocstrings"}

@@ -1,4 +1,4 @@
-# Verbs: demo test test-lowest check bench docs clean. Each sets up what it needs; only Python 3.11+ and make must be there.
+# Verbs: demo test test-lowest check bench docs site clean. Each sets up what it needs; only Python 3.11+ and make must be there.
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
@@ -6,6 +6,8 @@ WORKERS ?= 2
 INTEROP ?= .venv-interop
 # the oldest release of each package that pyproject.toml admits; the environment of make test has the newest
 LOWEST ?= .venv-lowest
+# the site of the pages is made apart from the packages of the tests
+SITE ?= .venv-site
 # what a package of an extra does for stepwell is asked here; torch is left out: its older builds bring gigabytes of CUDA
 SMOKE = tests/codecs tests/references tests/schema tests/readers/test_minari.py tests/readers/test_huggingface.py \
 	tests/readers/test_robomimic.py tests/readers/test_zarr_replay.py tests/recorders/test_gymnasium.py tests/recorders/test_vector.py \
@@ -32,7 +34,7 @@ export PYTHONDONTWRITEBYTECODE =
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-interop test-interop-ready test-interop-formats test-interop-formats-ready \
 	test-interop-ffcv test-interop-ffcv-ready test-interop-ray test-interop-ray-ready \
-	test-interop-reverb test-interop-reverb-ready test-lowest check bench docs clean
+	test-interop-reverb test-interop-reverb-ready test-lowest check bench docs site site-ready clean
 
 help:
 	@echo "make demo    record 30 episodes of PushT, stream windows of them, draw a contact sheet (demo-output/)"
@@ -46,6 +48,7 @@ help:
 	@echo "make check   ruff, ruff format, mypy"
 	@echo "make bench   run the benchmarks beside their rivals (benchmarks/results/)"
 	@echo "make docs    run the examples of README.md and docs/"
+	@echo "make site    build the pages with search and reference (build/site/index.html); any warning is an error"
 	@echo "make clean   remove what the verbs made, the virtual environment too"
 
 demo: $(VENV)/.demo
@@ -100,8 +103,21 @@ bench: $(VENV)/.bench
 docs: $(VENV)/.test
 	$(PY) -m pytest tests/test_readme.py
 
+# pages link to each other as they lie in the repository, so the site is of a copy of them
+site: site-ready
+	rm -rf build/pages build/site
+	mkdir -p build/pages
+	cp -R docs design examples CHANGELOG.md CONTRIBUTING.md LICENSE build/pages
+	rm -rf build/pages/docs/reference/sources.py build/pages/*/__pycache__
+	cp README.md build/pages/index.md
+	mkdir -p build/pages/benchmarks && cp benchmarks/README.md build/pages/benchmarks
+	$(SITE)/bin/zensical build --clean --strict
+	@echo "To read it, with search: python3 -m http.server -d build/site 8000"
+
+site-ready: $(SITE)/.ready
+
 clean:
-	rm -rf $(VENV) $(INTEROP) $(LOWEST) build dist demo-output benchmarks/results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(INTEROP) $(LOWEST) $(SITE) build dist demo-output benchmarks/results .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.pip:
@@ -138,6 +154,13 @@ $(LOWEST)/.ready: pyproject.toml
 	@$(LOWEST)/bin/python -m pip install -qq --disable-pip-version-check "uv>=0.7"
 	@$(LOWEST)/bin/uv pip install -q --python $(LOWEST)/bin/python --resolution lowest-direct \
 		-e ".[image,zstd,lz4,video,gymnasium,cli,lerobot,formats,view]" --group test
+	@touch $@
+
+$(SITE)/.ready: pyproject.toml
+	@echo "Making an environment for the site in $(SITE) ..."
+	@$(PYTHON) -m venv --clear $(SITE)
+	@$(SITE)/bin/python -m pip install -qq --disable-pip-version-check "pip>=25.1"
+	@$(SITE)/bin/python -m pip install -qq --disable-pip-version-check --group site
 	@touch $@
 
 $(VENV)/.lint: pyproject.toml $(VENV)/.demo

@@ -12,6 +12,7 @@ Which blocks run::
 import contextlib
 import importlib.util
 import io
+import json
 import os
 import re
 import socket
@@ -40,6 +41,7 @@ FENCE = re.compile(r"(?:^<!-- (?P<mark>.+?) -->\n)?^```(?P<kind>\w*)\n(?P<code>.
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)\s]*)?\)")
 WIDEST_LINE = 160
 QUICK_START_LINES = 15
+README_LINES = 200
 
 
 @dataclass(frozen=True)
@@ -201,10 +203,36 @@ def test_dots_in_an_output_stand_for_anything_and_nothing_else_does() -> None:
     assert not matches("a1b", "a.b")
 
 
-def test_the_quick_start_is_short_and_prints_something() -> None:
+def test_the_readme_is_short_and_its_quick_start_comes_first_and_prints_something() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= README_LINES
     first = next(block for block in blocks(README) if block.kind == "python")
+    assert first.line < 20
     assert first.output is not None
     assert len(first.code.splitlines()) <= QUICK_START_LINES
+
+
+# bench, case and rival of each number of the README's table, in its order
+HEADLINES = [
+    ("lerobot_state", "2 states, 16 actions, in place", "lerobot"),
+    ("lerobot_swap", "3 cameras, DataLoader of 2 workers", "lerobot"),
+    ("lerobot_swap", "the same with ImageTransforms", "lerobot"),
+    ("replay_service", "4 actors insert 64 steps a message", "Reverb 0.14"),
+    ("replay_service", "2 learners draw 256 by priority and update", "Reverb 0.14"),
+    ("rlds_windows", "2 states, 8 actions", "tf.data"),
+    ("ffcv_loader", "CIFAR, raw 32x32", "ffcv"),
+    ("ffcv_loader", "ImageNet, JPEG 512x384", "ffcv"),
+]
+
+
+def test_the_numbers_of_the_readme_are_those_that_were_measured() -> None:
+    rows = [json.loads(line) for line in (ROOT / "docs" / "benchmarks.jsonl").read_text().splitlines()]
+    measured = {(row["bench"], row["case"], row["rival"]): row.get("ratio") for row in rows}
+    text = README.read_text(encoding="utf-8")
+    table = text[text.index("## Five numbers") : text.index("## The idea")]
+    shown = [
+        float(number.replace(",", "")) for cell in re.findall(r"\[([\d.,; ]+)\]\(", table) for number in cell.split(";")
+    ]
+    assert shown == [float(f"{measured[key]:.2g}") for key in HEADLINES]
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
@@ -220,12 +248,16 @@ def test_lines_of_a_page_can_be_read_on_a_screen(page: Path) -> None:
     assert text.count("```") % 2 == 0
 
 
-def test_every_page_is_linked_from_the_readme_and_every_note_from_the_index_of_design() -> None:
-    linked = {(ROOT / link).resolve() for link in LINK.findall(README.read_text(encoding="utf-8"))}
-    assert set(PAGES[1:]) <= linked
-    index = ROOT / "design" / "README.md"
-    notes = {(index.parent / link).resolve() for link in LINK.findall(index.read_text(encoding="utf-8"))}
-    assert set((ROOT / "design").glob("[0-9]*.md")) <= notes
+def links_of(page: Path) -> set[Path]:
+    return {(page.parent / link).resolve() for link in LINK.findall(page.read_text(encoding="utf-8"))}
+
+
+def test_every_page_is_on_the_list_of_pages_and_every_note_on_that_of_design() -> None:
+    pages = ROOT / "docs" / "index.md"
+    assert {pages, ROOT / "docs" / "tour.md"} <= links_of(README)
+    missing = set(PAGES[1:]) - {pages} - links_of(pages)
+    assert not missing, f"give each a row in docs/index.md: {sorted(page.name for page in missing)}"
+    assert set((ROOT / "design").glob("[0-9]*.md")) <= links_of(ROOT / "design" / "README.md")
 
 
 FOLDERS = sorted(path.parent for path in (ROOT / "src" / "stepwell").glob("*/README.md"))

@@ -1,4 +1,4 @@
-"""All that README's blocks call was compiled by `stepwell warm`, and the list of kernels is whole."""
+"""All that the blocks of the tour call was compiled by `stepwell warm`, and the list of kernels is whole."""
 
 import re
 import subprocess
@@ -38,8 +38,8 @@ print(len(before), sorted(called() - before))
 """
 
 
-def test_blocks_of_the_readme_need_no_kernel_that_was_not_compiled_beforehand(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", RUN_BLOCKS, str(ROOT / "README.md")]
+def test_blocks_of_the_tour_need_no_kernel_that_was_not_compiled_beforehand(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RUN_BLOCKS, str(ROOT / "docs" / "tour.md")]
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
     assert found.returncode == 0, found.stderr
     number, others = re.fullmatch(r"(\d+) (.*)\n", found.stdout).groups()  # type: ignore[union-attr]

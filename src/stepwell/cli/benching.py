@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,6 +23,7 @@ from stepwell.windows import Field, View
 
 __all__ = [
     "StreamReport",
+    "advice",
     "batch_bytes",
     "default_offsets",
     "describe_environment",
@@ -162,8 +163,10 @@ def run_bench(arguments: argparse.Namespace) -> int:
         )
         with make_bar(None, "windows", name_of(arguments.path)) as bar:
             report = stream(loader, bar, max_seconds=arguments.seconds)
+        hints = advice(store, offsets, arguments.order, arguments.threads, report)
     if arguments.json:
         record = {"path": str(arguments.path), "batch_size": arguments.batch_size, "order": arguments.order}
+        record["advice"] = hints
         record["page_cache"] = not arguments.no_page_cache
         print(
             json.dumps(
@@ -174,7 +177,37 @@ def run_bench(arguments: argparse.Namespace) -> int:
     for name, window in offsets.items():
         print(f"  {name:<{max(map(len, offsets))}}  {_offsets_text(window)}")
     print(report)
+    for hint in hints:
+        print(f"  {hint}")
     return 0
+
+
+# windows of fewer bytes cost calls, and above this share of memcpy a loader has nothing left to gain
+SMALL_WINDOW, NEAR_MEMCPY = 4096, 0.5
+
+
+def advice(
+    store: Store, offsets: Mapping[str, Sequence[int]], order: str, threads: int | None, report: StreamReport
+) -> list[str]:
+    """Return what may make these windows come faster, a line each; docs/performance.md explains them."""
+    schema = store.schema or {}
+    encoded = {name: schema[name].codec for name in offsets if name in schema and not schema[name].is_raw}
+    lines = []
+    for name, codec in encoded.items() if order == "random" else ():
+        steps = len(set(offsets[name]))
+        if codec in ("video", "delta"):
+            lines.append(f"{name} is {codec}: a window decodes from the keyframe before it. Try --order pooled")
+        elif steps > 1:
+            lines.append(f"{name} is {codec}: each step is decoded {steps} times an epoch. Try --order pooled: once")
+    if encoded and threads == 0:
+        lines.append(f"{', '.join(encoded)}: decoded by the thread that takes the batches. Try --threads 2, or more")
+    if report.memcpy_ratio > NEAR_MEMCPY:
+        lines.append(
+            "windows come about as fast as memory is copied: only fewer bytes are faster, such as smaller images"
+        )
+    elif not encoded and report.num_bytes < SMALL_WINDOW * report.num_windows:
+        lines.append("windows are small, and their number is the cost, not their bytes. Try a larger --batch-size")
+    return lines
 
 
 def default_offsets(store: Store) -> dict[str, tuple[int, ...]]:

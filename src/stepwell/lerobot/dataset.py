@@ -98,8 +98,8 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         force_cache_sync: ask the hub, whatever lies below ``$HF_LEROBOT_HOME``.
         download_videos: whether mp4 files are fetched.
         depth_output_unit: "mm" (default) or "m": of the images of depth maps, float32 [1, H, W], and their statistics.
-        video_backend, batch_encoding_size, rgb_encoder, depth_encoder, encoder_threads,
-            streaming_encoding, encoder_queue_maxsize: of LeRobot's class; of no meaning here.
+        video_backend: of LeRobot's class; of no meaning here, as ``batch_encoding_size``, ``rgb_encoder``,
+            ``depth_encoder``, ``encoder_threads``, ``streaming_encoding`` and ``encoder_queue_maxsize``.
         return_uint8: leave cameras uint8 [3, H, W] instead of floats of 0 to 1.
         token: of the hub.
         cache_dir: of the hub's files.
@@ -297,9 +297,9 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             depth_encoder: LeRobot's settings for depth maps: its ``depth_min``, ``depth_max``, ``shift``, ``use_log``
                 and ``g``, and ``crf`` where its ``extra_options`` do not say "lossless=1".
             vcodec: "libsvtav1", "h264" or "hevc", where there is no ``rgb_encoder``.
-            image_writer_processes, image_writer_threads, video_backend, batch_encoding_size, metadata_buffer_size,
-                streaming_encoding, encoder_queue_maxsize, encoder_threads, lerobot_arguments: of LeRobot's class; of
-                no meaning here.
+            image_writer_processes: of LeRobot's class; of no meaning here, as ``image_writer_threads``,
+                ``video_backend``, ``batch_encoding_size``, ``metadata_buffer_size``, ``streaming_encoding``,
+                ``encoder_queue_maxsize``, ``encoder_threads`` and ``lerobot_arguments``.
 
         Raises:
             StoreExistsError: something is at the root, or an earlier recording was not finalized.
@@ -358,9 +358,10 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             tolerance_s: of the items, as for the class.
             revision, token: of the hub.
             unfinished: what becomes of an episode that a crash cut short: "drop" or "keep", as one more episode.
-            force_cache_sync, video_backend, batch_encoding_size, rgb_encoder, depth_encoder, encoder_threads,
-                image_writer_processes, image_writer_threads, streaming_encoding, encoder_queue_maxsize,
-                lerobot_arguments: of LeRobot's class; of no meaning here. Videos get the encoder that the dataset has.
+            force_cache_sync: of LeRobot's class; of no meaning here, as ``video_backend``, ``batch_encoding_size``,
+                ``rgb_encoder``, ``depth_encoder``, ``encoder_threads``, ``image_writer_processes``,
+                ``image_writer_threads``, ``streaming_encoding``, ``encoder_queue_maxsize`` and ``lerobot_arguments``.
+                Videos get the encoder that the dataset has.
 
         Raises:
             ValueError: no root.

@@ -47,8 +47,8 @@ class StreamingLeRobotDataset(IterableDataset):  # type: ignore[misc]  # Any whe
     lacks are fetched before the first item.
 
     Args:
-        repo_id, root, episodes, image_transforms, delta_timestamps, tolerance_s, revision, force_cache_sync,
-            return_uint8, token: as for `LeRobotDataset`.
+        repo_id: as for `LeRobotDataset`; ``root``, ``episodes``, ``image_transforms``, ``delta_timestamps``,
+            ``tolerance_s``, ``revision``, ``force_cache_sync``, ``return_uint8`` and ``token`` as well.
         streaming: of `hf_dataset`: whether it is a ``datasets.IterableDataset``.
         buffer_size: items among which the next one is drawn.
         max_num_shards: how many runs of parquet files the items are drawn from, at most.

@@ -14,6 +14,7 @@ It is parsed here and never handed to Python: a condition can do nothing but com
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
@@ -92,6 +93,7 @@ class Condition:
         self.names = frozenset(parser.names)
 
     def __call__(self, facts: Mapping[str, Any]) -> bool:
+        """Return whether it holds of an episode."""
         return self._test(facts)
 
     def __repr__(self) -> str:
@@ -119,7 +121,7 @@ def facts_of(table: EpisodeTable, index: int, names: Iterable[str] | None = None
 
 def sort_key(value: Any) -> tuple[int, Any]:
     """Return what values of any kinds are sorted by: numbers, then texts, then others by their JSON, then none."""
-    if value is None or value != value:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return 3, 0
     if isinstance(value, bool | int | float):
         return 0, value

@@ -21,10 +21,10 @@ MAX_EPISODES = 20
 def run_completion(arguments: argparse.Namespace) -> int:
     """Print the code that a shell evaluates."""
     try:
-        import argcomplete
+        from argcomplete.shell_integration import shellcode
     except ImportError:
         raise MissingDependencyError.of("argcomplete", "cli") from None
-    print(argcomplete.shellcode(["stepwell"], shell=arguments.shell))
+    print(shellcode(["stepwell"], shell=arguments.shell))
     return 0
 
 

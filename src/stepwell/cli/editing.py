@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.cli.inspecting import check_spelling, open_at
-from stepwell.cli.terminal import fold, print_folded, width_of
+from stepwell.cli.terminal import ask, print_folded
 from stepwell.errors import StepwellError, StoreBusyError, StoreExistsError
 from stepwell.formats.conversion import convert
 from stepwell.formats.opening import is_store, recognised
@@ -125,7 +125,7 @@ def run_rm(arguments: argparse.Namespace) -> int:
         gone = view.episode_index.tolist()
         if gone and not arguments.yes:
             what = f"{len(gone):,} of {counted(count, 'episode')} ({view.num_steps:,} of {counted(num_steps, 'step')})"
-            _ask(arguments, f"Delete {what} of {path}: {_ranges(gone)}? They cannot be had back.")
+            ask(arguments.parser, f"Delete {what} of {path}: {_ranges(gone)}? They cannot be had back.")
         num_freed = _delete_in_place(store if is_own else None, path, gone)
     record = {"path": str(path), "episodes": gone, "num_deleted": len(gone), "num_left": count - len(gone)}
     if arguments.json:
@@ -149,15 +149,6 @@ def _delete_in_place(store: Store | None, path: Path, gone: list[int]) -> int | 
     except StoreBusyError as error:
         print_folded(f"They are deleted, and their space is freed by the next Store.compact(): {error}", sys.stderr)
         return 0
-
-
-def _ask(arguments: argparse.Namespace, question: str) -> None:
-    """Return where the user says yes; end otherwise."""
-    if not sys.stdin.isatty():
-        arguments.parser.error(f"{question} There is no terminal to answer at: give --yes. Nothing was deleted.")
-    print(fold(f"{question} [y/N] ", width_of(sys.stderr)), end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise StepwellError("nothing was deleted.")
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -563,7 +563,7 @@ def _add_cache(verbs: Verbs[Parser]) -> None:
         "  stepwell cache --clear lerobot       all of a format\n"
         "  stepwell cache --clear --unused 30   what was not opened for 30 days",
     )
-    line = "only these: a format, the name of an entry, remote, or kernels; default: all, and kernels are not cleared"
+    line = "only these: a format, the name of a data set, or remote, the fetched files; default: all"
     parser.add_argument("names", nargs="*", metavar="NAME", help=line)
     parser.add_argument("--clear", action="store_true", help="remove them; what a process has open stays")
     line = "only what was not used for so many days"

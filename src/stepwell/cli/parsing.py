@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         # the innermost parser of a command line: its options are those that were meant
         self.set_defaults(parser=self)
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse a whole command line."""
         found, rest = self.parse_known_args(args, namespace)
         if rest:

@@ -11,6 +11,7 @@ The width is that of ``COLUMNS`` where it is set, else the terminal's.
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import sys
@@ -18,7 +19,9 @@ import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from typing import IO
 
-__all__ = ["cut", "display_width", "fold", "lay_out", "print_cut", "print_folded", "width_of"]
+from stepwell.errors import StepwellError
+
+__all__ = ["ask", "cut", "display_width", "fold", "lay_out", "print_cut", "print_folded", "width_of"]
 
 # a column of texts is not made narrower than this
 LEAST = 8
@@ -94,6 +97,15 @@ def print_cut(line: str) -> None:
     """Print a line of a list, cut where it is wider than the terminal."""
     width = width_of()
     print(cut(_shown(line, width), width))
+
+
+def ask(parser: argparse.ArgumentParser, question: str) -> None:
+    """Return where the user says yes; raise StepwellError otherwise, or end with 2 where there is nobody to ask."""
+    if not sys.stdin.isatty():
+        parser.error(f"{question} There is no terminal to answer at: give --yes. Nothing was done.")
+    print(fold(f"{question} [y/N] ", width_of(sys.stderr)), end=" ", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise StepwellError("nothing was done.")
 
 
 def _shown(text: str, width: int | None) -> str:

@@ -100,7 +100,9 @@ def _line(path: Path) -> str:
 
 def _numbers(groups: Iterable[Any], count: int, where: Path) -> list[int]:
     """Return numbers of episodes, ascending, each once."""
-    numbers: list[int] = select_episodes(list(groups), count, str(where)).tolist()
+    # negative ones count from the end, as those of show do
+    chosen = [each + count if isinstance(each, int) and -count <= each < 0 else each for each in groups]
+    numbers: list[int] = select_episodes(chosen, count, str(where)).tolist()
     return numbers
 
 

@@ -268,7 +268,8 @@ def write_episode_sheet(
     name = feature or next(iter(images), "")
     if name not in images:
         which = f"no image feature {name!r}" if name else "no image feature to draw"
-        raise FeatureNotFoundError(f"{which}. There are: {', '.join(images) or 'none'}.")
+        told = did_you_mean(name, images)
+        raise FeatureNotFoundError(f"{which}.{told} There are: {', '.join(images) or 'none'}.")
     num_rows = _num_rows(episode, schema[name])
     steps = np.unique(np.linspace(0, num_rows - 1, max(1, num_tiles)).round().astype(int))
     labels = [f"step {step}" if step < episode.length else "after the last step" for step in steps]
@@ -346,7 +347,8 @@ def _print_episode(store: Store, episode: Episode, as_json: bool) -> None:
         print_folded(f"  {key} = {json.dumps(value)}")
     width = max(map(len, schema))
     for name, feature in schema.items():
-        print_folded(f"  {name:<{width}}  {_describe_feature(episode, name, feature)}")
+        told = _describe_feature(episode, name, feature)
+        print_folded(f"  {name:<{width}}  " + told.replace("\n", "\n" + " " * (width + 4)))
 
 
 def _print_step(store: Store, episode: Episode, step: int, as_json: bool) -> None:

@@ -519,7 +519,7 @@ def _add_rm(verbs: Verbs[Parser]) -> None:
         "  stepwell rm data/pusht 3 --yes          asks nothing",
     )
     parser.add_argument("path", type=Path, metavar="PATH", help="directory of a store, or of a LeRobot dataset")
-    line = "numbers, or FIRST:STOP; both with --where: those that meet it"
+    line = "numbers, or FIRST:STOP, negative ones from the end; with --where: those of them that meet it"
     parser.add_argument("episodes", nargs="*", type=episodes, metavar="EPISODES", help=line)
     add_where(parser)
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")

@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options.setdefault("formatter_class", Help)
         super().__init__(*arguments, **options)
-        line = "with the traceback of what goes wrong"
+        line = "print the traceback of an error, too"
         self.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=line)
         # the innermost parser of a command line: its options are those that were meant
         self.set_defaults(parser=self)

@@ -13,6 +13,7 @@ from stepwell.errors import WindowError
 
 __all__ = [
     "days",
+    "directory",
     "episode_and_step",
     "episode_range",
     "episodes",
@@ -45,6 +46,18 @@ def place(text: str) -> Path | str:
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
     return text if "://" in text else Path(text)
+
+
+def directory(text: str) -> Path:
+    """Return the path of what is changed where it lies; of LeRobot's addresses that of a directory, too."""
+    rest = text.removeprefix("lerobot://")
+    found = Path(rest) if rest != text and rest.startswith((".", "/", "~")) else place(text)
+    if isinstance(found, str):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is an address, and what is there is read in place, never changed. Give a directory of this "
+            "machine; stepwell convert makes a store of a data set"
+        )
+    return found.expanduser()
 
 
 def setting(text: str) -> tuple[str, str]:

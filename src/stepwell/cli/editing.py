@@ -128,6 +128,8 @@ def run_rm(arguments: argparse.Namespace) -> int:
         if gone and not arguments.yes:
             what = f"{len(gone):,} of {counted(count, 'episode')} ({view.num_steps:,} of {counted(num_steps, 'step')})"
             ask(arguments.parser, f"Delete {what} of {path}: {_ranges(gone)}? They cannot be had back.")
+        if not is_own and [*Metadata.load(path).episodes.length] != store.episodes.length.tolist():
+            raise StoreBusyError(f"{path} was changed meanwhile, and numbers may mean other episodes. Ask again.")
         num_freed = _delete_in_place(store if is_own else None, path, gone)
     record = {"path": str(path), "episodes": gone, "num_deleted": len(gone), "num_left": count - len(gone)}
     if arguments.json:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from stepwell.cli.argument_types import (
     days,
+    directory,
     episode_and_step,
     episode_range,
     episodes,
@@ -494,7 +495,7 @@ def _add_edit(verbs: Verbs[Parser]) -> None:
 
 
 def _add_split_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=Path, metavar="PATH", help="directory of a store, or of a LeRobot dataset")
+    parser.add_argument("path", type=directory, metavar="PATH", help="directory of a store, or of a LeRobot dataset")
     parser.add_argument("out", type=Path, metavar="DIR", help="of the parts: DIR/NAME")
     line = "a fraction, or numbers and FIRST:STOP by commas"
     parser.add_argument("parts", nargs="+", type=part, metavar="NAME=EPISODES", help=line)
@@ -503,7 +504,9 @@ def _add_split_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_merge_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="directories of stores, or of datasets")
+    parser.add_argument(
+        "paths", nargs="+", type=directory, metavar="PATH", help="directories of stores, or of datasets"
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="DST", help="of the new one")
     parser.add_argument("--keep-files", action="store_true", help="of LeRobot datasets: join no files, however small")
 
@@ -518,7 +521,7 @@ def _add_rm(verbs: Verbs[Parser]) -> None:
         "  stepwell rm pusht.well --where 'length < 10 or interrupted'\n"
         "  stepwell rm data/pusht 3 --yes          asks nothing",
     )
-    parser.add_argument("path", type=Path, metavar="PATH", help="directory of a store, or of a LeRobot dataset")
+    parser.add_argument("path", type=directory, metavar="PATH", help="directory of a store, or of a LeRobot dataset")
     line = "numbers, or FIRST:STOP, negative ones from the end; with --where: those of them that meet it"
     parser.add_argument("episodes", nargs="*", type=episodes, metavar="EPISODES", help=line)
     add_where(parser)
@@ -587,7 +590,7 @@ def _add_completion(verbs: Verbs[Parser]) -> None:
 
 def _add_action(actions: Verbs[Parser], name: str, line: str) -> argparse.ArgumentParser:
     parser = actions.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
-    parser.add_argument("path", type=Path, metavar="PATH", help="directory of a LeRobot dataset")
+    parser.add_argument("path", type=directory, metavar="PATH", help="directory of a LeRobot dataset")
     parser.add_argument("--out", type=Path, metavar="DST", help="of a new dataset; default: in place")
     return parser
 

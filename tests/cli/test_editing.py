@@ -106,6 +106,36 @@ def test_rm_while_others_record_deletes_and_says_what_waits(
     assert "1 episode deleted" in capsys.readouterr().out
 
 
+def test_what_others_delete_while_the_question_stands_does_not_shift_the_numbers(
+    store_path: Path, lerobot_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def delete_first(parser: object, question: str) -> None:
+        with stepwell.open(store_path) as store:
+            store.delete_episodes(0)
+
+    monkeypatch.setattr("stepwell.cli.editing.ask", delete_first)
+    assert main(["rm", str(store_path), "2"]) == 0
+    assert numbers_in(store_path) == [1, 3, 4, 5]
+
+    def delete_and_compact(parser: object, question: str) -> None:
+        with stepwell.open(store_path) as store:
+            store.delete_episodes(0)
+            store.compact()
+
+    monkeypatch.setattr("stepwell.cli.editing.ask", delete_and_compact)
+    assert main(["rm", str(store_path), "2"]) == 1
+    assert "indices may mean other episodes" in capsys.readouterr().err
+    assert numbers_in(store_path) == [3, 4, 5]
+
+    def delete_of_lerobot(parser: object, question: str) -> None:
+        assert main(["rm", str(lerobot_path), "0", "--yes"]) == 0
+
+    monkeypatch.setattr("stepwell.cli.editing.ask", delete_of_lerobot)
+    assert main(["rm", str(lerobot_path), "2"]) == 1
+    assert "was changed meanwhile" in capsys.readouterr().err
+    assert lengths_in(lerobot_path) == [7, 8, 6]
+
+
 def test_rm_of_lerobot_deletes_in_place(lerobot_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rm", str(lerobot_path), "--where", "length < 8", "--yes"]) == 0
     assert "2 episodes deleted, 2 left" in capsys.readouterr().out

@@ -201,6 +201,16 @@ def test_a_missing_store_is_one_clean_line_and_exit_one(
     assert captured.err.count("\n") == 1
 
 
+def test_help_is_a_verb_too(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for words in (["help"], ["--help"], ["help", "ls"], ["ls", "--help"]):
+        with pytest.raises(SystemExit) as left:
+            main(words)
+        assert left.value.code == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] and printed[2] == printed[3] != printed[0]
+
+
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"stepwell {stepwell.__version__}\n"

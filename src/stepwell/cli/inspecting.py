@@ -30,7 +30,6 @@ from stepwell.formats.opening import is_store, open, point_to_reader, recognised
 from stepwell.formats.options import flag_of, names_of
 from stepwell.formats.registry import check_options, find_reader, scheme_of
 from stepwell.formats.splits import taken_split
-from stepwell.lerobot.auditing import audit, is_lerobot
 from stepwell.progress import make_bar
 from stepwell.recorders.resuming import read_plan
 from stepwell.schema import Feature
@@ -392,6 +391,9 @@ def _describe_column(column: np.ndarray[Any, Any]) -> str:
 
 def run_verify(arguments: argparse.Namespace) -> int:
     """Print what is wrong; the exit code is 1 when something is, and 0 when there are warnings only."""
+    # the other verbs do without it, and start in half the time
+    from stepwell.lerobot.auditing import is_lerobot
+
     if is_lerobot(arguments.path):
         if arguments.settings:
             raise StepwellError("--with is of other data sets than LeRobot's. There are --episodes and --deep.")
@@ -428,6 +430,8 @@ def _verify(store: Store | Path, called: str, arguments: argparse.Namespace) -> 
 
 
 def _run_audit(arguments: argparse.Namespace) -> int:
+    from stepwell.lerobot.auditing import audit
+
     episodes = None if arguments.episodes is None else [arguments.episodes]
     report = audit(arguments.path, episodes=episodes, deep=arguments.deep)
     if arguments.episodes is not None and not report.num_episodes and report.is_ok:

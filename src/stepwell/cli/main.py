@@ -116,7 +116,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser = make_parser()
         if COMPLETING in os.environ:
             _complete(parser)
-        arguments = parser.parse_args(argv)
+        words = sys.argv[1:] if argv is None else list(argv)
+        # what many commands have as a verb
+        arguments = parser.parse_args([*words[1:2], "--help"] if words[:1] == ["help"] else words)
         is_debugged = getattr(arguments, "debug", False)
         if arguments.version:
             from stepwell import __version__

@@ -544,6 +544,7 @@ def _add_split(verbs: Verbs[Parser]) -> None:
     )
     parser.set_defaults(action="split")
     _add_split_arguments(parser)
+    add_import_and_trust(parser)
 
 
 def _add_merge(verbs: Verbs[Parser]) -> None:
@@ -556,6 +557,7 @@ def _add_merge(verbs: Verbs[Parser]) -> None:
     )
     parser.set_defaults(action="merge")
     _add_merge_arguments(parser)
+    add_import_and_trust(parser)
 
 
 def _add_cache(verbs: Verbs[Parser]) -> None:

@@ -29,6 +29,19 @@ def test_help_of_the_command_loads_nothing_heavy() -> None:
     assert loaded & {*HEAVY, "numpy"} == set()
 
 
+@pytest.mark.parametrize("words", [["stats", "--help"], ["rm", "--help"], ["inof"], ["ls", "x", "--fisrt", "3"]])
+def test_what_needs_no_store_loads_nothing_heavy(words: list[str]) -> None:
+    code = (
+        "import os, sys; from stepwell.cli.main import main\n"
+        "printed, sys.stdout, sys.stderr = sys.stdout, open(os.devnull, 'w'), open(os.devnull, 'w')\n"
+        f"try: main({words!r})\n"
+        "except SystemExit: sys.stdout = printed"
+    )
+    loaded = loaded_after(code)
+    assert "stepwell.cli.parsing" in loaded
+    assert loaded & {*HEAVY, "numpy", "argcomplete", "rich"} == set()
+
+
 def test_opening_a_name_loads_no_framework() -> None:
     loaded = loaded_after("import stepwell; stepwell.Store; stepwell.Loader; stepwell.random")
     assert loaded & {"torch", "cv2", "gymnasium", "simplejpeg"} == set()

@@ -37,6 +37,8 @@ Two warnings, both UserWarnings: `LeftOutWarning`, some of what a source holds i
 store lies where several machines may write, and what that means.
 """
 
+from collections import abc
+
 __all__ = [
     "CorruptSegmentError",
     "DatasetNotFoundError",
@@ -209,3 +211,18 @@ class LeftOutWarning(UserWarning):
 
 class SharedFileSystemWarning(UserWarning):
     """A store is written on a file system that other machines may mount; said once a file system and process."""
+
+
+def did_you_mean(name: str, known: abc.Iterable[str]) -> str:
+    """Return a sentence that names what is spelled nearly like a name, with a space before it; "" where nothing is.
+
+    Example:
+        >>> did_you_mean("acton", ["action", "state"]), did_you_mean("x", ["action"])
+        (" Did you mean 'action'?", '')
+    """
+    # only errors need it
+    from difflib import get_close_matches
+
+    by_lower = {each.lower(): each for each in known}
+    found = get_close_matches(name.lower(), by_lower, n=1)
+    return f" Did you mean {by_lower[found[0]]!r}?" if found else ""

@@ -23,7 +23,7 @@ from typing import Any, Literal, Never, cast
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import FeatureNotFoundError, SchemaError
+from stepwell.errors import FeatureNotFoundError, SchemaError, did_you_mean
 
 __all__ = [
     "Array",
@@ -511,7 +511,8 @@ class Schema(Mapping[str, Feature]):
         try:
             return self._features[name]
         except KeyError:
-            raise FeatureNotFoundError(f"no feature {name!r}. There are: {', '.join(self._features)}.") from None
+            told = did_you_mean(str(name), self._features)
+            raise FeatureNotFoundError(f"no feature {name!r}.{told} There are: {', '.join(self._features)}.") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._features)

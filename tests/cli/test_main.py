@@ -3,15 +3,24 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
+import stepwell
+from stepwell.cli import inspecting
 from stepwell.cli.benching import describe_environment
 from stepwell.cli.main import main, make_parser
+from stepwell.errors import LeftOutWarning, WorkerError
 
-VERBS = ("demo", "info", "ls", "show", "verify", "convert", "export", "edit", "bench", "env")
-READING = ("info", "ls", "show", "verify", "convert", "export", "bench", "env")
+VERBS = (
+    *("demo", "info", "ls", "show", "head", "stats", "diff", "verify", "view", "convert", "export", "rm", "split"),
+    *("merge", "edit", "bench", "serve", "top", "warm", "cache", "env"),
+)
+READING = (
+    *("info", "ls", "show", "head", "stats", "diff", "verify", "convert", "export", "rm", "bench", "cache", "env"),
+)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -44,6 +53,18 @@ def test_every_verb_that_reads_takes_json(verb: str, capsys: pytest.CaptureFixtu
         ["bench", "x.well", "--seconds", "inf"],
         ["bench", "x.well", "--seconds", "soon"],
         ["ls", "x.well", "--last", "0"],
+        ["ls", "x.well", "--first", "2", "--last", "2"],
+        ["head", "x.well", "-n", "0"],
+        ["head", "x.well", "--episode", "one"],
+        ["stats", "x.well", "--episodes", "3"],
+        ["diff", "x.well"],
+        ["diff", "x.well", "y.well", "--tolerance", "-1"],
+        ["rm", "x.well", "a"],
+        ["split", "x.well", "out"],
+        ["split", "x.well", "out", "train"],
+        ["merge", "x.well"],
+        ["cache", "--unused", "0"],
+        ["completion", "tcsh"],
         ["show", "x.well", "0", "--out", "sheet.xyz"],
         ["export", "a.well", "b", "--fps", "0"],
         ["demo", "--image", "gif"],
@@ -68,10 +89,108 @@ def test_a_wrong_command_line_exits_with_two_and_says_why(words: list[str], caps
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "error:" in captured.err
+    assert captured.err.count("\n") == 1
     assert "invalid _" not in captured.err
 
 
-@pytest.mark.parametrize("words", [["info"], ["ls"], ["show", "0"], ["verify"], ["bench"]])
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["inof"], "there is no verb 'inof'. Did you mean 'info'?"),
+        (["fly"], "There are: demo, info"),
+        (["ls", "x.well", "--jsno"], "--jsno is not understood. Did you mean '--json'? See stepwell ls --help"),
+        (["ls", "x.well", "--fisrt=3"], "Did you mean '--first'?"),
+        (["edit", "delte", "x"], "there is no action 'delte'. Did you mean 'delete'?"),
+        (["edit", "delete", "x", "3", "--uot", "y"], "Did you mean '--out'? See stepwell edit delete --help"),
+        (["export", "a", "b", "--to", "webdatset"], "Did you mean 'webdataset'?"),
+        (["info", "a", "b"], "b is not understood. See stepwell info --help"),
+    ],
+)
+def test_what_was_meant_is_suggested(words: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code == 2
+    told = capsys.readouterr().err
+    assert meant in told and told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["info", "toy.wel"], "Did you mean 'toy.well'?"),
+        (["info", "lerobt:///data/x"], "Did you mean 'lerobot'?"),
+        (["convert", "toy.well", "x.well", "--codec", "jpg"], "Did you mean 'jpeg'?"),
+        (["convert", "toy.well", "x.well", "--codec", "acton=zstd"], "Did you mean 'action'?"),
+        (["convert", "toy.wel", "x.well", "--codec", "png"], "Did you mean 'toy.well'?"),
+        (["convert", "toy.well", "x.well", "--from", "lerobott"], "Did you mean 'lerobot'?"),
+        (["bench", "toy.well", "--field", "acton=0:2"], "Did you mean 'action'?"),
+        (["show", "toy.well", "0", "--out", "x.png", "--feature", "observation.imag"], "Did you mean"),
+    ],
+)
+def test_names_in_the_data_are_suggested(
+    toy_path: Path, words: list[str], meant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(toy_path.parent)
+    assert main(words) == 1
+    told = capsys.readouterr().err
+    assert meant in told and told.count("\n") == 1
+
+
+def test_an_error_has_no_traceback_but_with_debug(
+    toy_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(store: object) -> None:
+        raise ZeroDivisionError("never thought of")
+
+    assert main(["show", str(toy_path), "99", "--debug"]) == 1
+    told = capsys.readouterr().err
+    assert "Traceback" in told and told.splitlines()[-1].startswith("EpisodeNotFoundError: no episode 99")
+    monkeypatch.setattr("stepwell.cli.inspecting.make_table", fail)
+    assert main(["info", str(toy_path)]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("ZeroDivisionError: never thought of (not foreseen: --debug") and told.count("\n") == 1
+    assert main(["--debug", "info", str(toy_path)]) == 1
+    assert "in fail" in capsys.readouterr().err
+
+
+def test_what_a_worker_appended_to_its_error_is_for_debugging(
+    toy_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(store: object) -> None:
+        raise WorkerError("item 3: ValueError: x\n\nTraceback (most recent call last):\n  line of code")
+
+    monkeypatch.setattr("stepwell.cli.inspecting.make_table", fail)
+    assert main(["info", str(toy_path)]) == 1
+    assert capsys.readouterr().err == "WorkerError: item 3: ValueError: x\n"
+    assert main(["info", str(toy_path), "--debug"]) == 1
+    assert "line of code" in capsys.readouterr().err
+
+
+def test_a_warning_is_one_line(toy_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    make_table = inspecting.make_table
+
+    def warn(store: stepwell.Store) -> object:
+        shown.append(warnings.formatwarning("some is left out", LeftOutWarning, "file.py", 3, "line of code"))
+        return make_table(store)
+
+    before = warnings.formatwarning
+    monkeypatch.setattr("stepwell.cli.inspecting.make_table", warn)
+    assert main(["info", str(toy_path)]) == 0
+    assert shown == ["LeftOutWarning: some is left out\n"]
+    assert warnings.formatwarning is before
+
+
+def test_ctrl_c_is_quiet(toy_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(store: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stepwell.cli.inspecting.make_table", interrupt)
+    assert main(["info", str(toy_path)]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("words", [["info"], ["ls"], ["show", "0"], ["head"], ["stats"], ["verify"], ["bench"]])
 def test_a_missing_store_is_one_clean_line_and_exit_one(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,9 +201,17 @@ def test_a_missing_store_is_one_clean_line_and_exit_one(
     assert captured.err.count("\n") == 1
 
 
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    import stepwell
+def test_help_is_a_verb_too(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for words in (["help"], ["--help"], ["help", "ls"], ["ls", "--help"]):
+        with pytest.raises(SystemExit) as left:
+            main(words)
+        assert left.value.code == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] and printed[2] == printed[3] != printed[0]
 
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"stepwell {stepwell.__version__}\n"
 
@@ -153,9 +280,10 @@ def test_env_says_versions_and_extras(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_closed_pipe_is_no_error(toy_path: Path) -> None:
-    command = f"{sys.executable} -m stepwell ls {toy_path} | head -n 0; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    for words in (f"ls {toy_path}", "--help"):
+        command = f"{sys.executable} -m stepwell {words} | head -n 0; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_parser_knows_negative_episodes_and_ranges() -> None:

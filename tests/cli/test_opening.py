@@ -13,6 +13,8 @@ VERBS = {
     "info": [],
     "ls": [],
     "show": ["0"],
+    "head": [],
+    "stats": [],
     "verify": [],
     "bench": ["--seconds", "0.05", "--field", "action=0:2"],
 }
@@ -85,6 +87,39 @@ def test_verbs_take_the_path_of_a_data_set_that_is_recognised(
     (arm.parent / "empty").mkdir()
     assert main(["verify", "empty"]) == 1
     assert "there is neither store.json nor segments" in capsys.readouterr().err
+
+
+def test_every_verb_that_reads_takes_a_directory_of_lerobot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("uvicorn")
+    from stepwell.testing.lerobot import tiny_lerobot
+
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    tiny_lerobot(tmp_path / "arm", cameras={}, lengths=(5, 7))
+    for verb, *words in (
+        ["info"],
+        ["ls"],
+        ["show", "0"],
+        ["head"],
+        ["stats"],
+        ["verify"],
+        ["view", "--once"],
+        ["diff", "lerobot://./arm"],
+        ["bench", "--seconds", "0.05", "--field", "action=0:2"],
+        ["export", "shards", "--to", "webdataset", "--workers", "0"],
+        ["convert", "arm.well", "--workers", "1"],
+        ["split", "parts", "a=0"],
+        ["rm", "0", "--yes"],
+    ):
+        assert main([verb, "arm", *words]) == 0, (verb, capsys.readouterr().err)
+    assert main(["rm", "lerobot://./arm", "0", "--yes"]) == 1
+    assert "Leave at least one" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["rm", "lerobot://lerobot/pusht", "0", "--yes"])
+    assert "is an address, and what is there is read in place, never changed" in capsys.readouterr().err
 
 
 def test_a_path_that_looks_like_several_formats_is_not_guessed(

@@ -63,7 +63,7 @@ def test_an_option_that_says_nothing_is_an_error(tmp_path: Path, files: list[byt
     (tmp_path / "png" / "cat" / "0.png").write_bytes(png)
     with pytest.raises(FormatError, match="no images that may be JPEG files: image, label"):
         stepwell.open(f"folders://{tmp_path}/png?dct=fast")
-    with pytest.raises(FormatError, match=r"has no option 'dtc'\. It has: .*dct"):
+    with pytest.raises(FormatError, match=r"has no option 'dtc'\. Did you mean 'dct'\? It has: .*dct"):
         stepwell.open(f"folders://{tmp_path}/set?dtc=fast")
 
 

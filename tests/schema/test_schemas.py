@@ -74,7 +74,8 @@ def test_record_that_is_no_schema_is_refused(record: Any) -> None:
 
 
 def test_unknown_feature_is_refused_with_those_that_are_there() -> None:
-    with pytest.raises(FeatureNotFoundError, match=r"no feature 'actoin'. There are: action, reward"):
+    meant = r"no feature 'actoin'\. Did you mean 'action'\? There are: action, reward"
+    with pytest.raises(FeatureNotFoundError, match=meant):
         Schema({"action": Array(), "reward": Array()})["actoin"]
 
 

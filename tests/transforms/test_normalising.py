@@ -180,7 +180,8 @@ def test_no_windows_are_no_windows() -> None:
 
 def test_a_misspelt_feature_is_refused_with_those_there_are(store: stepwell.Store) -> None:
     for ask in (lambda: Normalize.of(store, "stat"), lambda: View(store).statistics(["stat"])):
-        with pytest.raises(stepwell.FeatureNotFoundError, match=r"no feature 'stat'\. There are: image, number, state"):
+        meant = r"no feature 'stat'\. Did you mean 'state'\? There are: image, number, state"
+        with pytest.raises(stepwell.FeatureNotFoundError, match=meant):
             ask()
     with pytest.raises(WindowError, match=r"statistics of 'path\.well', a str\. Give a store or a view"):
         Normalize.of("path.well", "state")

@@ -249,7 +249,7 @@ def test_a_name_that_no_episode_has_is_refused_with_those_there_are(tmp_path) ->
         writer.add_episode({"x": np.zeros(3, np.float32)})
     store.refresh()
     view = View(store)
-    with pytest.raises(WindowError, match=r"no episode has 'tsk'\. There are: .*task"):
+    with pytest.raises(WindowError, match=r"no episode has 'tsk'\. Did you mean 'task'\? There are: .*task"):
         view.select(where={"tsk": "lift"})
     assert view.select(where={"task": "push"}).num_episodes == 0
     assert view.select([], where={"tsk": "lift"}).num_episodes == 0

@@ -12,6 +12,8 @@ from pathlib import Path
 from stepwell.errors import WindowError
 
 __all__ = [
+    "days",
+    "directory",
     "episode_and_step",
     "episode_range",
     "episodes",
@@ -27,6 +29,8 @@ __all__ = [
     "seconds",
     "setting",
     "threads",
+    "tolerance",
+    "whole",
 ]
 
 FILE = "file://"
@@ -42,6 +46,18 @@ def place(text: str) -> Path | str:
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
     return text if "://" in text else Path(text)
+
+
+def directory(text: str) -> Path:
+    """Return the path of what is changed where it lies; of LeRobot's addresses that of a directory, too."""
+    rest = text.removeprefix("lerobot://")
+    found = Path(rest) if rest != text and rest.startswith((".", "/", "~")) else place(text)
+    if isinstance(found, str):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is an address, and what is there is read in place, never changed. Give a directory of this "
+            "machine; stepwell convert makes a store of a data set"
+        )
+    return found.expanduser()
 
 
 def setting(text: str) -> tuple[str, str]:
@@ -120,7 +136,7 @@ def episode_range(text: str) -> slice:
 
 def episodes(text: str) -> list[int | slice]:
     """Return numbers of episodes and slices, of ``3``, ``0:10`` or ``3,7,20:30``."""
-    return [episode_range(each) if ":" in each else _whole(each) for each in text.split(",")]
+    return [episode_range(each) if ":" in each else whole(each) for each in text.split(",")]
 
 
 def part(text: str) -> tuple[str, float | list[int | slice]]:
@@ -134,7 +150,8 @@ def part(text: str) -> tuple[str, float | list[int | slice]]:
         raise argparse.ArgumentTypeError(f"{text!r}: {chosen!r} is not a fraction, e.g. 0.1") from None
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
+    """Return a whole number, negative or not."""
     try:
         return int(text)
     except ValueError:
@@ -143,7 +160,7 @@ def _whole(text: str) -> int:
 
 def positive(text: str) -> int:
     """Return a whole number of 1 or more."""
-    number = _whole(text)
+    number = whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
     return number
@@ -151,7 +168,7 @@ def positive(text: str) -> int:
 
 def threads(text: str) -> int:
     """Return a number of threads or processes, 0 or more."""
-    number = _whole(text)
+    number = whole(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text} is not a number of 0 or more; 0 is none but the main one")
     return number
@@ -160,6 +177,16 @@ def threads(text: str) -> int:
 def seconds(text: str) -> float:
     """Return a number of seconds above 0."""
     return _above_zero(text, "a number of seconds")
+
+
+def days(text: str) -> float:
+    """Return a number of days above 0."""
+    return _above_zero(text, "a number of days")
+
+
+def tolerance(text: str) -> float:
+    """Return how far numbers may be apart: 0 or more."""
+    return 0.0 if text in ("0", "0.0") else _above_zero(text, "a distance, 0 or")
 
 
 def rate(text: str) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.cli.inspecting import name_of, open_given
+from stepwell.cli.terminal import print_folded
 from stepwell.loader import Loader
 from stepwell.progress import make_bar
 from stepwell.store import Store
@@ -175,10 +176,10 @@ def run_bench(arguments: argparse.Namespace) -> int:
         )
         return 0
     for name, window in offsets.items():
-        print(f"  {name:<{max(map(len, offsets))}}  {_offsets_text(window)}")
-    print(report)
+        print_folded(f"  {name:<{max(map(len, offsets))}}  {_offsets_text(window)}")
+    print_folded(report)
     for hint in hints:
-        print(f"  {hint}")
+        print_folded(f"  {hint}")
     return 0
 
 
@@ -238,7 +239,7 @@ PACKAGES = {
     "zarr": ("zarr",),
     "torch": ("torch",),
     "gymnasium": ("gymnasium",),
-    "cli": ("tqdm", "pillow"),
+    "cli": ("tqdm", "pillow", "argcomplete"),
     "demo": ("gym-pusht",),
 }
 
@@ -249,13 +250,15 @@ def run_env(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(record, indent=2))
         return 0
-    print(f"python     {record['python']} on {record['platform']}")
-    print(f"cores      {record['num_cores']} usable")
-    print(f"memory     {_gigabytes(record['available_bytes'])} available of {_gigabytes(record['memory_bytes'])}")
+    print_folded(f"python     {record['python']} on {record['platform']}")
+    print_folded(f"cores      {record['num_cores']} usable")
+    print_folded(
+        f"memory     {_gigabytes(record['available_bytes'])} available of {_gigabytes(record['memory_bytes'])}"
+    )
     for extra, packages in record["packages"].items():
         found = "  ".join(f"{name} {found or 'not installed'}" for name, found in packages.items())
         hint = "" if all(packages.values()) else f'    pip install "stepwell[{extra}]"'
-        print(f"{extra:<11}{found}{hint}")
+        print_folded(f"{extra:<11}{found}{hint}")
     return 0
 
 
@@ -302,5 +305,5 @@ def run_warm(arguments: argparse.Namespace) -> int:
         for _, is_compiled in signatures.compile_all():
             num_compiled += is_compiled
             bar.update(1)
-    print(f"{total} kernels, of which {num_compiled} were compiled, in {time.perf_counter() - begun:.1f} s")
+    print_folded(f"{total} kernels, of which {num_compiled} were compiled, in {time.perf_counter() - begun:.1f} s")
     return 0

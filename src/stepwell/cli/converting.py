@@ -15,7 +15,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from stepwell.cli.inspecting import given_options
+from stepwell.cli.inspecting import check_spelling, given_options, open_at
+from stepwell.cli.terminal import print_folded
 from stepwell.codecs import make_codec
 from stepwell.errors import (
     EpisodeNotFoundError,
@@ -29,6 +30,7 @@ from stepwell.formats.conversion import convert, open_source
 from stepwell.formats.opening import open
 from stepwell.formats.options import flag_of
 from stepwell.json_text import parse_json
+from stepwell.recorders import ConvertReport
 from stepwell.recorders.recoding import image_names
 from stepwell.recorders.resuming import read_plan
 from stepwell.schema import Feature, Schema
@@ -86,6 +88,7 @@ def _readings(text: str) -> list[Any]:
 
 def run_convert(arguments: argparse.Namespace) -> int:
     """Convert a store or a data set, and print what became of its features."""
+    check_spelling(arguments.source)
     with _told_how_to_go_on(arguments.target):
         source = open_source(arguments.source, reader=arguments.reader, **_source_options(arguments))
         try:
@@ -103,8 +106,25 @@ def run_convert(arguments: argparse.Namespace) -> int:
         finally:
             if isinstance(source, Store):
                 source.close()
-    print(json.dumps(report.to_json(), indent=2) if arguments.json else report)
+    if arguments.json:
+        print(json.dumps(report.to_json(), indent=2))
+    else:
+        print_folded(report)
+    for line in _grown(report):
+        print_folded(line, sys.stderr)
     return 0
+
+
+def _grown(report: ConvertReport) -> Iterator[str]:
+    """Yield what is to be said of features that were to become smaller and became larger."""
+    for name, feature in report.features.items():
+        codec = feature.after.codec
+        if codec not in ("raw", feature.before.codec) and feature.bytes_after > feature.bytes_before:
+            times = feature.bytes_after / max(feature.bytes_before, 1)
+            yield (
+                f"{name} takes {times:.2g} times the bytes that it took as {feature.before.codec}: {codec} does not "
+                f"pay for rows like these. Leave out --codec {name}={codec}."
+            )
 
 
 def _executor(arguments: argparse.Namespace) -> Any:
@@ -143,7 +163,7 @@ def _told_how_to_go_on(target: Path) -> Iterator[None]:
             if plan is not None:
                 with open(target, mode="r") as store:
                     there = f"{len(store)} of {plan['num_items']} episodes"
-                print(f"{target}: {there} are there. The same command again makes the rest.", file=sys.stderr)
+                print_folded(f"{target}: {there} are there. The same command again makes the rest.", sys.stderr)
         raise
 
 
@@ -188,13 +208,16 @@ FLAGS = {"format_version": "--version"}
 def run_export(arguments: argparse.Namespace) -> int:
     """Write a store as a data set and print what is in it."""
     kind = arguments.to or ("beton" if arguments.target.suffix == ".beton" else "lerobot")
-    with open(arguments.source, mode="r") as store:
+    with open_at(arguments.source) as store:
         view = View(store)
         if arguments.episodes is not None:
             check_episodes(len(store), store.address or str(store.path), arguments.episodes)
             view = view.select(arguments.episodes)
         record = _write_lerobot(view, arguments) if kind == "lerobot" else _write(kind, view, arguments)
-    print(json.dumps(record, indent=2) if arguments.json else _table(record))
+    if arguments.json:
+        print(json.dumps(record, indent=2))
+    else:
+        print_folded(_table(record))
     return 0
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from stepwell.cli.benching import stream
 from stepwell.cli.sheets import Row, Tile, displayable, write_sheet
+from stepwell.cli.terminal import print_folded
 from stepwell.errors import MissingDependencyError, StoreExistsError
 from stepwell.loader import Loader
 from stepwell.order import random
@@ -301,7 +302,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
     store = record(simulator, path, arguments.episodes, arguments.seed, arguments.image)
 
     print("\n2. What the store holds\n")
-    print(make_table(store))
+    print_folded(make_table(store))
 
     windows = f"2 observations and {NUM_ACTIONS} actions a window, batch {BATCH_SIZE}, random order, {EPOCHS} epochs"
     print(f"\n3. Stream windows: {windows}\n", flush=True)

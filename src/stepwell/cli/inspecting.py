@@ -5,21 +5,31 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stepwell.cli.sheets import Row, Tile, displayable, write_sheet
-from stepwell.errors import EpisodeNotFoundError, FeatureNotFoundError, FormatError, StepwellError, StoreNotFoundError
+from stepwell.cli.terminal import cut, print_cut, print_folded
+from stepwell.errors import (
+    EpisodeNotFoundError,
+    FeatureNotFoundError,
+    FormatError,
+    StepwellError,
+    StoreNotFoundError,
+    did_you_mean,
+)
 from stepwell.files.addresses import plain_address
 from stepwell.formats.opening import is_store, open, point_to_reader, recognised
 from stepwell.formats.options import flag_of, names_of
 from stepwell.formats.registry import check_options, find_reader, scheme_of
 from stepwell.formats.splits import taken_split
-from stepwell.lerobot.auditing import audit, is_lerobot
 from stepwell.progress import make_bar
 from stepwell.recorders.resuming import read_plan
 from stepwell.schema import Feature
@@ -28,13 +38,17 @@ from stepwell.store import Episode, Store
 from stepwell.store.info import make_table
 from stepwell.store.layout import SEGMENTS, STORE_JSON
 from stepwell.store.verify import Report, verify_store
+from stepwell.windows import View
+from stepwell.windows.conditions import Names, facts_of, sort_key, value_of
 
 __all__ = [
+    "check_spelling",
     "describe_value",
     "episode_records",
     "given_options",
     "metadata_text",
     "name_of",
+    "open_at",
     "open_given",
     "run_info",
     "run_ls",
@@ -46,8 +60,14 @@ __all__ = [
 
 def open_given(arguments: argparse.Namespace) -> Store:
     """Return the store at the path or address of a verb, open for reading; a data set of one system is recognised."""
-    options = given_options(arguments.settings)
-    path = recognised(arguments.path)
+    return open_at(arguments.path, arguments.settings)
+
+
+def open_at(place: Path | str, settings: Iterable[tuple[str, str]] = ()) -> Store:
+    """Return the store at a path or an address with options of ``--with``; see `open_given`."""
+    check_spelling(place)
+    options = given_options(settings)
+    path = recognised(place)
     if not options:
         return open(path, mode="r")
     first = f"--with {next(iter(options))}=..."
@@ -61,6 +81,17 @@ def open_given(arguments: argparse.Namespace) -> Store:
     if kind.name == "lerobot":
         options = {name: _LEROBOT[name](text) if name in _LEROBOT else text for name, text in options.items()}
     return open(path, mode="r", **options)
+
+
+def check_spelling(place: Path | str) -> None:
+    """Raise StoreNotFoundError for a path where nothing is, with what is called nearly so beside it."""
+    if isinstance(place, str) or os.path.lexists(place):
+        return
+    names: list[str] = []
+    with suppress(OSError):
+        names = [each.name for each in islice(place.absolute().parent.iterdir(), MAX_NEIGHBOURS)]
+    if told := did_you_mean(place.name, names):
+        raise StoreNotFoundError(f"no store at {place}: there is nothing of this name.{told}")
 
 
 def given_options(settings: Iterable[tuple[str, str]], others: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -93,8 +124,10 @@ _LEROBOT: dict[str, Callable[[str], Any]] = {
 }
 
 
-# a value of an episode's metadata, in a table; --json has it whole
+# a value of an episode's metadata below a picture
 MAX_VALUE = 60
+# names beside a path that is not there, of which one may have been meant
+MAX_NEIGHBOURS = 10_000
 ENDINGS = ("terminated", "truncated", "interrupted")
 
 
@@ -109,11 +142,12 @@ def run_info(arguments: argparse.Namespace) -> int:
         table = replace(table, name=called, path=called)
     plan = read_plan(arguments.path)
     if not arguments.json:
-        print(table)
+        print_folded(table)
         if split is not None:
-            print(f"  splits           {split}")
+            print_folded(f"  splits           {split}")
         if plan is not None:
-            print(f"  unfinished       {table.num_episodes} of {plan['num_items']}; the same call again makes the rest")
+            there = f"{table.num_episodes} of {plan['num_items']}"
+            print_folded(f"  unfinished       {there}; the same call again makes the rest")
         return 0
     record = table.to_json()
     record["split"] = split and split.to_json()
@@ -133,18 +167,42 @@ def name_of(place: Path | str) -> str:
 def run_ls(arguments: argparse.Namespace) -> int:
     """Print one line an episode."""
     with open_given(arguments) as store:
-        first = 0 if arguments.last is None else max(0, store.num_episodes - max(0, arguments.last))
+        chosen = _listed(store, arguments)
         if not arguments.json:
-            print("episode  length  ended        metadata")
-        for record in episode_records(store, first):
-            print(json.dumps(record) if arguments.json else _line(record))
+            print_cut("episode  length  ended        metadata")
+        for record in episode_records(store, chosen):
+            if arguments.json:
+                print(json.dumps(record))
+            else:
+                print_cut(_line(record))
     return 0
 
 
-def episode_records(store: Store, first: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield what is known of each episode from ``first`` on, as JSON types."""
+def _listed(store: Store, arguments: argparse.Namespace) -> Sequence[int]:
+    """Return the numbers of the episodes that are listed, in their order."""
+    view = View(store) if arguments.where is None else View(store).select(where=arguments.where)
+    table = view.parts[0].table
+    chosen: Sequence[int] = view.episode_index.tolist()
+    if arguments.sort is not None:
+        name, names, keys = arguments.sort, Names([arguments.sort]), {}
+        for index in chosen:
+            facts = facts_of(table, index, [name])
+            names.see(facts)
+            keys[index] = sort_key(value_of(facts, name))
+        names.check()
+        # those without a value come last either way
+        absent = [index for index in chosen if keys[index] == sort_key(None)]
+        present = [index for index in chosen if keys[index] != sort_key(None)]
+        chosen = [*sorted(present, key=keys.__getitem__, reverse=arguments.reverse), *absent]
+    elif arguments.reverse:
+        chosen = chosen[::-1]
+    return chosen[: arguments.first] if arguments.last is None else chosen[-arguments.last :]
+
+
+def episode_records(store: Store, indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """Yield what is known of each episode of some, as JSON types."""
     episodes = store.episodes
-    for index in range(first, len(episodes)):
+    for index in indices:
         ended = [name for name in ENDINGS if getattr(episodes, name)[index]]
         yield {
             "episode_index": index,
@@ -155,9 +213,13 @@ def episode_records(store: Store, first: int = 0) -> Iterator[dict[str, Any]]:
         }
 
 
-def metadata_text(metadata: Mapping[str, Any]) -> str:
+def metadata_text(metadata: Mapping[str, Any], max_value: int | None = None) -> str:
     """Return an episode's metadata in one line: ``seed=3  is_success=true  coverage=0.9516``."""
-    return "  ".join(f"{name}={_short(value)}" for name, value in metadata.items())
+    texts = {
+        name: f"{value:.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+        for name, value in metadata.items()
+    }
+    return "  ".join(f"{name}={cut(text, max_value)}" for name, text in texts.items())
 
 
 def _line(record: dict[str, Any]) -> str:
@@ -169,11 +231,6 @@ def _line(record: dict[str, Any]) -> str:
         metadata_text(record["metadata"]),
     )
     return "  ".join(cells).rstrip()
-
-
-def _short(value: Any) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"
 
 
 SHEET_COLUMNS = 6
@@ -210,14 +267,15 @@ def write_episode_sheet(
     name = feature or next(iter(images), "")
     if name not in images:
         which = f"no image feature {name!r}" if name else "no image feature to draw"
-        raise FeatureNotFoundError(f"{which}. There are: {', '.join(images) or 'none'}.")
+        told = did_you_mean(name, images)
+        raise FeatureNotFoundError(f"{which}.{told} There are: {', '.join(images) or 'none'}.")
     num_rows = _num_rows(episode, schema[name])
     steps = np.unique(np.linspace(0, num_rows - 1, max(1, num_tiles)).round().astype(int))
     labels = [f"step {step}" if step < episode.length else "after the last step" for step in steps]
     tiles = [Tile(displayable(_row(episode, name, s)), label) for s, label in zip(steps, labels, strict=True)]
     rows = [Row(tiles[start : start + SHEET_COLUMNS]) for start in range(0, len(tiles), SHEET_COLUMNS)]
     heading = f"{title}   episode {episode.index}   {counted(episode.length, 'step')}"
-    write_sheet(out, rows, title=heading, subtitle=f"{name}   {metadata_text(episode.metadata)}")
+    write_sheet(out, rows, title=heading, subtitle=f"{name}   {metadata_text(episode.metadata, MAX_VALUE)}")
 
 
 def describe_value(value: Any) -> str:
@@ -232,7 +290,9 @@ def describe_value(value: Any) -> str:
     shape = "x".join(map(str, array.shape))
     if array.dtype.kind not in "biuf":
         return f"{array.dtype} {shape}"
-    return f"{array.dtype} {shape}  min {array.min():g}  mean {array.mean():.4g}  max {array.max():g}"
+    # a float16 overflows, and a mean of rounded sums may lie above the largest value
+    mean_dtype = np.float64
+    return f"{array.dtype} {shape}  min {array.min():g}  mean {array.mean(dtype=mean_dtype):g}  max {array.max():g}"
 
 
 def value_to_json(value: Any) -> Any:
@@ -280,12 +340,14 @@ def _print_episode(store: Store, episode: Episode, as_json: bool) -> None:
         print(json.dumps({**record, "features": shapes}, indent=2))
         return
     ended = [name for name in ("terminated", "truncated", "interrupted") if record[name]]
-    print(f"episode {episode.index}  {counted(episode.length, 'step')}  {' and '.join(ended) or 'no ending recorded'}")
+    end = " and ".join(ended) or "no ending recorded"
+    print_folded(f"episode {episode.index}  {counted(episode.length, 'step')}  {end}")
     for key, value in episode.metadata.items():
-        print(f"  {key} = {json.dumps(value)}")
+        print_folded(f"  {key} = {json.dumps(value)}")
     width = max(map(len, schema))
     for name, feature in schema.items():
-        print(f"  {name:<{width}}  {_describe_feature(episode, name, feature)}")
+        told = _describe_feature(episode, name, feature)
+        print_folded(f"  {name:<{width}}  " + told.replace("\n", "\n" + " " * (width + 4)))
 
 
 def _print_step(store: Store, episode: Episode, step: int, as_json: bool) -> None:
@@ -300,10 +362,10 @@ def _print_step(store: Store, episode: Episode, step: int, as_json: bool) -> Non
         record = {name: value_to_json(value) for name, value in values.items()}
         print(json.dumps({"episode_index": episode.index, "step_index": position, "values": record}, indent=2))
         return
-    print(f"episode {episode.index}  step {position} of {episode.length}")
+    print_folded(f"episode {episode.index}  step {position} of {episode.length}")
     width = max(map(len, values))
     for name, value in values.items():
-        print(f"  {name:<{width}}  " + describe_value(value).replace("\n", "\n" + " " * (width + 4)))
+        print_folded(f"  {name:<{width}}  " + describe_value(value).replace("\n", "\n" + " " * (width + 4)))
 
 
 def _column_shape(num_rows: int, feature: Feature) -> Any:
@@ -329,6 +391,9 @@ def _describe_column(column: np.ndarray[Any, Any]) -> str:
 
 def run_verify(arguments: argparse.Namespace) -> int:
     """Print what is wrong; the exit code is 1 when something is, and 0 when there are warnings only."""
+    # the other verbs do without it, and start in half the time
+    from stepwell.lerobot.auditing import is_lerobot
+
     if is_lerobot(arguments.path):
         if arguments.settings:
             raise StepwellError("--with is of other data sets than LeRobot's. There are --episodes and --deep.")
@@ -365,13 +430,18 @@ def _verify(store: Store | Path, called: str, arguments: argparse.Namespace) -> 
 
 
 def _run_audit(arguments: argparse.Namespace) -> int:
+    from stepwell.lerobot.auditing import audit
+
     episodes = None if arguments.episodes is None else [arguments.episodes]
     report = audit(arguments.path, episodes=episodes, deep=arguments.deep)
     if arguments.episodes is not None and not report.num_episodes and report.is_ok:
         raise EpisodeNotFoundError(
             f"--episodes: none of {arguments.path} is in this range: there was nothing to verify."
         )
-    print(json.dumps(report.to_json(), indent=2) if arguments.json else report)
+    if arguments.json:
+        print(json.dumps(report.to_json(), indent=2))
+    else:
+        print_folded(report)
     return 0 if report.is_ok else 1
 
 
@@ -379,6 +449,7 @@ def _print_report(report: Report) -> None:
     segments = counted(report.num_segments, "segment")
     verdict = "all as written" if report.is_ok else f"{len(report.findings)} damaged"
     files = f", {counted(report.num_files, 'file')} in place with sizes and times" if report.num_files else ""
-    print(f"{report.path}: {segments}, {human_bytes(report.num_bytes)} compared with checksums{files}, {verdict}")
+    compared = f"{human_bytes(report.num_bytes)} compared with checksums{files}"
+    print_folded(f"{report.path}: {segments}, {compared}, {verdict}")
     for finding in report.findings:
-        print(f"  {finding}")
+        print_folded(f"  {finding}")

@@ -10,13 +10,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from stepwell.cli.argument_types import (
+    days,
+    directory,
     episode_and_step,
     episode_range,
     episodes,
@@ -32,7 +35,22 @@ from stepwell.cli.argument_types import (
     seconds,
     setting,
     threads,
+    tolerance,
+    whole,
 )
+from stepwell.cli.parsing import (
+    Parser,
+    Verbs,
+    add_import_and_trust,
+    add_json,
+    add_path_and_json,
+    add_repeated,
+    add_verb,
+    add_where,
+    add_with,
+    completed_by,
+)
+from stepwell.cli.terminal import print_folded
 from stepwell.errors import StepwellError
 
 __all__ = ["main", "make_parser"]
@@ -40,85 +58,125 @@ __all__ = ["main", "make_parser"]
 EXIT_OK, EXIT_FAULT, EXIT_INTERRUPTED = 0, 1, 130
 # read by stepwell.references.trusted_paths
 TRUST = "STEPWELL_TRUST"
+# set by a shell that asks what may come next, see `stepwell completion`
+COMPLETING = "_ARGCOMPLETE"
 DESCRIPTION = "Stores of steps: record them once, stream any window of them at memory speed."
 EPILOG = """\
 examples:
   stepwell demo                          record a real simulator, stream windows of it, draw a contact sheet
   stepwell info pusht.well               what is in a store, and how large
+  stepwell ls pusht.well --where 'not success' --sort length
   stepwell show pusht.well 3:17          step 17 of episode 3
   stepwell verify pusht.well             check every byte against its checksum
   stepwell convert pusht.well small.well --codec camera=jpeg
   stepwell convert lerobot://lerobot/pusht pusht.well
 
-exit codes: 0 all is well, 1 a fault was found, 2 the command line was wrong
+exit codes: 0 all is well, 1 a fault was found or the work failed, 2 the command line was wrong, 130 interrupted
 """
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """Return the parser of the whole command."""
-    parser = argparse.ArgumentParser(
-        prog="stepwell", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="stepwell", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
-    for add_verb in (
+    for add in (
         _add_demo,
         _add_info,
         _add_ls,
         _add_show,
+        _add_head,
+        _add_stats,
+        _add_diff,
         _add_verify,
+        _add_view,
         _add_convert,
         _add_export,
+        _add_rm,
+        _add_split,
+        _add_merge,
         _add_edit,
         _add_bench,
         _add_serve,
         _add_top,
-        _add_view,
         _add_warm,
+        _add_cache,
+        _add_completion,
         _add_env,
     ):
-        add_verb(verbs)
+        add(verbs)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = make_parser()
-    arguments = parser.parse_args(argv)
-    if arguments.version:
-        from stepwell import __version__
-
-        print(f"stepwell {__version__}")
-        return EXIT_OK
-    if arguments.verb is None:
-        parser.error(
-            "a verb is needed: demo, info, ls, show, verify, convert, export, edit, bench, serve, top, view or env. "
-            "See stepwell --help"
-        )
+    # until the command line is known, see `_run`
+    is_debugged = False
     try:
+        parser = make_parser()
+        if COMPLETING in os.environ:
+            _complete(parser)
+        words = sys.argv[1:] if argv is None else list(argv)
+        # what many commands have as a verb
+        arguments = parser.parse_args([*words[1:2], "--help"] if words[:1] == ["help"] else words)
+        is_debugged = getattr(arguments, "debug", False)
+        if arguments.version:
+            from stepwell import __version__
+
+            print(f"stepwell {__version__}")
+            return EXIT_OK
+        if arguments.verb is None:
+            parser.error("a verb is needed, such as info, ls or convert.")
         return _run(arguments)
-    except StepwellError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return EXIT_FAULT
     except BrokenPipeError:
         # the reader of a pipe (head, less) has seen enough; Python must not complain about it when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
-    except OSError as error:
-        # the disk's own words name the file: it may not be written, or its directory is none
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return EXIT_FAULT
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except Exception as error:
+        return _tell(error, is_debugged)
+
+
+def _tell(error: Exception, is_debugged: bool) -> int:
+    """Print what went wrong in one line, and where with ``--debug``; return the exit code."""
+    if is_debugged:
+        traceback.print_exception(error)
+    # what a worker process appended
+    text = f"{type(error).__name__}: {error}".partition("\n\nTraceback")[0]
+    if not isinstance(error, StepwellError | OSError):
+        # the disk's own words, of an OSError, name the file; of any other nobody has thought
+        text += " (not foreseen: --debug shows where, please report it)"
+    print_folded(text, sys.stderr)
+    return EXIT_FAULT
+
+
+def _complete(parser: Parser) -> None:
+    """Answer the shell, and leave; return where argcomplete is not installed."""
+    with suppress(ImportError):
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     _import_modules(getattr(arguments, "modules", ()))
     module, _, function = arguments.run.partition(":")
-    with _trusting(getattr(arguments, "trusted", ())):
+    with _trusting(getattr(arguments, "trusted", ())), _warning_in_a_line():
         code = getattr(import_module(f"stepwell.cli.{module}"), function)(arguments)
     sys.stdout.flush()
     return int(code)
+
+
+@contextmanager
+def _warning_in_a_line() -> Iterator[None]:
+    """Print warnings without the line of code that they come from."""
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda message, category, *_, **__: f"{category.__name__}: {message}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 @contextmanager
@@ -156,59 +214,8 @@ def _import_modules(names: Sequence[str]) -> None:
             ) from error
 
 
-def _add(
-    verbs: argparse._SubParsersAction[argparse.ArgumentParser], run: str, name: str, line: str, examples: str
-) -> argparse.ArgumentParser:
-    parser = verbs.add_parser(
-        name,
-        help=line,
-        description=line[0].upper() + line[1:] + ".",
-        epilog=f"examples:\n{examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(run=run)
-    return parser
-
-
-def _add_path_and_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=place, metavar="PATH", help="directory of the store, or an address: FORMAT://PATH")
-    _add_with(parser, "an option of the address's reader, such as split=val")
-    _add_json(parser)
-    _add_import_and_trust(parser)
-
-
-def _add_repeated(
-    parser: argparse.ArgumentParser,
-    flag: str,
-    metavar: str,
-    line: str,
-    *,
-    dest: str | None = None,
-    type: Callable[[str], Any] = str,
-) -> None:
-    """Add a flag that may be given several times; none is an empty list."""
-    dest = dest or flag.removeprefix("--")
-    help_line = f"{line}; may be repeated"
-    parser.add_argument(flag, dest=dest, action="append", default=[], type=type, metavar=metavar, help=help_line)
-
-
-def _add_with(parser: argparse.ArgumentParser, what: str) -> None:
-    _add_repeated(parser, "--with", "OPTION=VALUE", what, dest="settings", type=setting)
-
-
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-
-
-def _add_import_and_trust(parser: argparse.ArgumentParser) -> None:
-    line = "import a module first: one that registers a codec of your own"
-    _add_repeated(parser, "--import", "MODULE", line, dest="modules")
-    line = "a directory that links of the data set and references of the store may lead to"
-    _add_repeated(parser, "--trust", "DIR", line, dest="trusted")
-
-
-def _add_demo(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_demo(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
         verbs,
         "demo:run_demo",
         "demo",
@@ -225,9 +232,9 @@ def _add_demo(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
 
 
-def _add_info(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    _add_path_and_json(
-        _add(
+def _add_info(verbs: Verbs[Parser]) -> None:
+    add_path_and_json(
+        add_verb(
             verbs,
             "inspecting:run_info",
             "info",
@@ -237,22 +244,29 @@ def _add_info(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
 
 
-def _add_ls(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_ls(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
         verbs,
         "inspecting:run_ls",
         "ls",
         "list the episodes of a store: index, length, how it ended, metadata",
         "  stepwell ls pusht.well\n"
         "  stepwell ls pusht.well --last 10\n"
+        "  stepwell ls pusht.well --where 'length > 100 and not success' --sort length --reverse --first 10\n"
         "  stepwell ls pusht.well --json     one object a line",
     )
-    _add_path_and_json(parser)
-    parser.add_argument("--last", type=positive, metavar="N", help="only the last N episodes")
+    add_path_and_json(parser)
+    add_where(parser)
+    line = "sort by length, or by any other name that ls shows; episodes without it come last"
+    completed_by(parser.add_argument("--sort", metavar="NAME", help=line), "facts_of_path")
+    parser.add_argument("--reverse", action="store_true", help="the other way round: the largest, or the last, first")
+    few = parser.add_mutually_exclusive_group()
+    few.add_argument("--first", type=positive, metavar="N", help="only the first N of them")
+    few.add_argument("--last", type=positive, metavar="N", help="only the last N of them")
 
 
-def _add_show(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_show(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
         verbs,
         "inspecting:run_show",
         "show",
@@ -263,7 +277,7 @@ def _add_show(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "  stepwell show pusht.well 3 --out 3.png  a contact sheet of its images\n"
         "  stepwell show pusht.well -- -1:0        the first step of the last episode",
     )
-    _add_path_and_json(parser)
+    add_path_and_json(parser)
     parser.add_argument(
         "where", type=episode_and_step, metavar="EPISODE[:STEP]", help="negative numbers count from the end"
     )
@@ -274,8 +288,66 @@ def _add_show(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--tiles", type=positive, default=24, metavar="N", help="images on the sheet, default: 24")
 
 
-def _add_verify(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_head(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
+        verbs,
+        "reading:run_head",
+        "head",
+        "print the first steps of an episode as a table",
+        "  stepwell head pusht.well\n"
+        "  stepwell head pusht.well --episode 3 -n 20 --feature action\n"
+        "  stepwell head pusht.well --json       one object a step",
+    )
+    add_path_and_json(parser)
+    line = "its number, default: 0; negative numbers count from the end"
+    parser.add_argument("--episode", type=whole, default=0, metavar="N", help=line)
+    parser.add_argument("-n", "--steps", type=positive, default=5, metavar="N", help="how many steps, default: 5")
+    _add_features(parser)
+
+
+def _add_stats(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
+        verbs,
+        "reading:run_stats",
+        "stats",
+        "print mean, std, min, max and quantiles of each dimension of the features",
+        "  stepwell stats pusht.well\n"
+        "  stepwell stats pusht.well --feature action --where success\n"
+        "  stepwell stats data/pusht --episodes 0:100 --json",
+    )
+    add_path_and_json(parser)
+    _add_features(parser)
+    add_where(parser)
+    parser.add_argument("--episodes", type=episode_range, metavar="FIRST:STOP", help="only these, default: all")
+
+
+def _add_diff(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
+        verbs,
+        "reading:run_diff",
+        "diff",
+        "compare two stores or data sets: features, episodes, values; the exit code is 1 where they differ",
+        "  stepwell diff pusht.well copy.well && echo equal\n"
+        "  stepwell diff pusht.well small.well --tolerance 8    images that JPEG changed by 8 at most\n"
+        "  stepwell diff pusht.well lerobot://lerobot/pusht --feature action",
+    )
+    parser.add_argument("path", type=place, metavar="A", help="directory of a store, or an address: FORMAT://PATH")
+    parser.add_argument("other", type=place, metavar="B", help="another")
+    _add_features(parser)
+    line = "how far numbers may be apart, default: 0"
+    parser.add_argument("--tolerance", type=tolerance, default=0.0, metavar="X", help=line)
+    line = "compare features, lengths, ends and metadata, and read no values"
+    parser.add_argument("--no-values", action="store_true", help=line)
+    add_json(parser)
+    add_import_and_trust(parser)
+
+
+def _add_features(parser: Parser) -> None:
+    completed_by(add_repeated(parser, "--feature", "NAME", "only these, default: all"), "features_of_path")
+
+
+def _add_verify(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
         verbs,
         "inspecting:run_verify",
         "verify",
@@ -285,13 +357,13 @@ def _add_verify(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "  stepwell verify data/pusht       a directory of LeRobot: what silently breaks training, and what to do\n"
         "  stepwell verify lerobot://lerobot/pusht --episodes 0:10 --deep",
     )
-    _add_path_and_json(parser)
+    add_path_and_json(parser)
     parser.add_argument("--deep", action="store_true", help="decode every encoded row, too")
     parser.add_argument("--episodes", type=episode_range, metavar="FIRST:STOP", help="of a LeRobot dataset: only these")
 
 
-def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_convert(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
         verbs,
         "converting:run_convert",
         "convert",
@@ -318,21 +390,21 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--from", dest="reader", metavar="FORMAT", help="of the source, e.g. tfds; default: found by looking"
     )
     line = "new codec of a feature, or of all images: raw, jpeg, png, zstd, lz4, delta, video; others stay as they are"
-    _add_repeated(parser, "--codec", "[FEATURE=]CODEC", line, type=name_and_codec)
+    add_repeated(parser, "--codec", "[FEATURE=]CODEC", line, type=name_and_codec)
     line = "an option of the new codec"
-    _add_repeated(parser, "--option", "[FEATURE.]OPTION=VALUE", line, type=option_of_feature)
+    add_repeated(parser, "--option", "[FEATURE.]OPTION=VALUE", line, type=option_of_feature)
     parser.add_argument("--workers", type=threads, metavar="N", help="processes, default: one a processor")
     _add_executor(parser)
     parser.add_argument("--episodes", type=episode_range, metavar="FIRST:STOP", help="only these, default: all")
     parser.add_argument("--revision", metavar="NAME", help="tag, branch or commit of a source on the hub")
-    _add_repeated(parser, "--ignore", "NAME", "a feature to leave out")
-    _add_with(parser, "an option of the source's reader")
-    _add_json(parser)
-    _add_import_and_trust(parser)
+    add_repeated(parser, "--ignore", "NAME", "a feature to leave out")
+    add_with(parser, "an option of the source's reader")
+    add_json(parser)
+    add_import_and_trust(parser)
 
 
-def _add_export(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_export(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
         verbs,
         "converting:run_export",
         "export",
@@ -354,7 +426,7 @@ def _add_export(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         choices=("lerobot", "beton", "webdataset", "rlds", "tfds"),
         help="the format, default: beton for a DST that ends in .beton, else lerobot",
     )
-    _add_with(parser, "an option of the format's writer, such as shard_bytes=500MB")
+    add_with(parser, "an option of the format's writer, such as shard_bytes=500MB")
     parser.add_argument(
         "--version",
         dest="format_version",
@@ -370,18 +442,18 @@ def _add_export(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="how they are stored; auto, the default: PNG and JPEG as images, others as video",
     )
     parser.add_argument("--episodes", type=episode_range, metavar="FIRST:STOP", help="only these, default: all")
-    _add_repeated(parser, "--feature", "NAME", "only these, default: all")
-    _add_repeated(parser, "--rename", "NAME=NEW", "a feature's name in the dataset", type=name_and_name)
+    add_repeated(parser, "--feature", "NAME", "only these, default: all")
+    add_repeated(parser, "--rename", "NAME=NEW", "a feature's name in the dataset", type=name_and_name)
     parser.add_argument("--fps", type=rate, metavar="N", help="rows a second, default: what the store says")
     parser.add_argument("--append", action="store_true", help="add to the dataset at DST, of v3.0")
     parser.add_argument("--workers", type=threads, metavar="N", help="threads that encode, default: one a processor")
     _add_executor(parser)
-    _add_json(parser)
-    _add_import_and_trust(parser)
+    add_json(parser)
+    add_import_and_trust(parser)
 
 
-def _add_edit(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_edit(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
         verbs,
         "editing:run_edit",
         "edit",
@@ -399,23 +471,15 @@ def _add_edit(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     delete = _add_action(actions, "delete", "delete episodes; the others are numbered anew")
     delete.add_argument("episodes", nargs="+", type=episodes, metavar="EPISODES", help="numbers, or FIRST:STOP")
-    split = actions.add_parser("split", help="write parts as datasets, or stores, of their own")
-    split.add_argument("path", type=Path, metavar="PATH", help="directory of a LeRobot dataset, or a store")
-    split.add_argument("out", type=Path, metavar="DIR", help="of the parts: DIR/NAME")
-    split.add_argument(
-        "parts", nargs="+", type=part, metavar="NAME=EPISODES", help="numbers and FIRST:STOP by commas, or a fraction"
-    )
-    merge = actions.add_parser("merge", help="write the episodes of several datasets, or stores, as one")
-    merge.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="directories of datasets, or of stores")
-    merge.add_argument("--out", required=True, type=Path, metavar="DST", help="of the new one")
-    merge.add_argument("--keep-files", action="store_true", help="join no files, however small")
+    _add_split_arguments(actions.add_parser("split", help="write parts as datasets, or stores, of their own"))
+    _add_merge_arguments(actions.add_parser("merge", help="write the episodes of several datasets, or stores, as one"))
     features = _add_action(actions, "features", "add features, and remove some")
-    _add_repeated(features, "--add", "NAME=FILE.npy", "a feature and its values, a row each", type=name_and_name)
-    _add_repeated(features, "--remove", "NAME", "a feature to leave out")
+    add_repeated(features, "--add", "NAME=FILE.npy", "a feature and its values, a row each", type=name_and_name)
+    add_repeated(features, "--remove", "NAME", "a feature to leave out")
     tasks = _add_action(actions, "tasks", "give steps other tasks; number the texts, each once")
     tasks.add_argument("--task", metavar="TEXT", help="of all steps that the others say nothing of")
-    _add_repeated(tasks, "--episode", "N=TEXT", "the task of an episode", type=name_and_name)
-    _add_repeated(tasks, "--replace", "TEXT=NEW", "a text in the place of another", type=name_and_name)
+    add_repeated(tasks, "--episode", "N=TEXT", "the task of an episode", type=name_and_name)
+    add_repeated(tasks, "--replace", "TEXT=NEW", "a text in the place of another", type=name_and_name)
     stats = _add_action(actions, "stats", "compute the statistics again")
     stats.add_argument("--cameras", action="store_true", help="those of cameras, too")
     for name, line in (
@@ -423,20 +487,114 @@ def _add_edit(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         ("to-video", "turn images in data files into videos"),
     ):
         encode = _add_action(actions, name, f"{line}; goes on where it was interrupted")
-        _add_repeated(encode, "--camera", "NAME", "only this one; default: all")
-        _add_repeated(encode, "--option", "OPTION=VALUE", "of stepwell.Video: encoder, gop, crf, preset", type=setting)
+        add_repeated(encode, "--camera", "NAME", "only this one; default: all")
+        add_repeated(encode, "--option", "OPTION=VALUE", "of stepwell.Video: encoder, gop, crf, preset", type=setting)
         encode.add_argument("--workers", type=threads, metavar="N", help="processes, default: one a processor")
     _add_action(actions, "renumber", "number rows, episodes and tasks anew, and write times, spans and totals by them")
     retime = _add_action(actions, "retime", "show frame n of each mp4 file at n / fps; packets stay")
-    _add_repeated(retime, "--camera", "NAME", "only this one; default: all")
+    add_repeated(retime, "--camera", "NAME", "only this one; default: all")
     _add_action(actions, "rewrite", "write all anew, as it is read: meta/, numbers, times, spans, statistics")
 
 
-def _add_action(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, line: str
-) -> argparse.ArgumentParser:
+def _add_split_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", type=directory, metavar="PATH", help="directory of a store, or of a LeRobot dataset")
+    parser.add_argument("out", type=Path, metavar="DIR", help="of the parts: DIR/NAME")
+    line = "a fraction, or numbers and FIRST:STOP by commas"
+    parser.add_argument("parts", nargs="+", type=part, metavar="NAME=EPISODES", help=line)
+    line = "draw the episodes of fractions by this seed, as View.split does; default: one part after the other"
+    parser.add_argument("--seed", type=whole, metavar="N", help=line)
+
+
+def _add_merge_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths", nargs="+", type=directory, metavar="PATH", help="directories of stores, or of datasets"
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DST", help="of the new one")
+    parser.add_argument("--keep-files", action="store_true", help="of LeRobot datasets: join no files, however small")
+
+
+def _add_rm(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
+        verbs,
+        "editing:run_rm",
+        "rm",
+        "delete episodes of a store or a LeRobot dataset, after a question",
+        "  stepwell rm pusht.well 3 17:20\n"
+        "  stepwell rm pusht.well --where 'length < 10 or interrupted'\n"
+        "  stepwell rm data/pusht 3 --yes          asks nothing",
+    )
+    parser.add_argument("path", type=directory, metavar="PATH", help="directory of a store, or of a LeRobot dataset")
+    line = "numbers, or FIRST:STOP, negative ones from the end; with --where: those of them that meet it"
+    parser.add_argument("episodes", nargs="*", type=episodes, metavar="EPISODES", help=line)
+    add_where(parser)
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    add_json(parser)
+    add_import_and_trust(parser)
+
+
+def _add_split(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
+        verbs,
+        "editing:run_edit",
+        "split",
+        "write parts of a store or a LeRobot dataset as new ones",
+        "  stepwell split pusht.well parts train=0.9 val=0.1\n"
+        "  stepwell split pusht.well parts train=0.9 val=0.1 --seed 0     drawn, not cut\n"
+        "  stepwell split data/pusht parts a=0:10 b=10:12,17",
+    )
+    parser.set_defaults(action="split")
+    _add_split_arguments(parser)
+    add_import_and_trust(parser)
+
+
+def _add_merge(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
+        verbs,
+        "editing:run_edit",
+        "merge",
+        "write the episodes of several stores, or LeRobot datasets, as one",
+        "  stepwell merge monday.well tuesday.well --out both.well",
+    )
+    parser.set_defaults(action="merge")
+    _add_merge_arguments(parser)
+    add_import_and_trust(parser)
+
+
+def _add_cache(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
+        verbs,
+        "caching:run_cache",
+        "cache",
+        "list what lies in the caches, with sizes; or clear them",
+        "  stepwell cache\n"
+        "  stepwell cache --clear lerobot       all of a format\n"
+        "  stepwell cache --clear --unused 30   what was not opened for 30 days",
+    )
+    line = "only these: a format, the name of a data set, or remote, the fetched files; default: all"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=line)
+    parser.add_argument("--clear", action="store_true", help="remove them; what a process has open stays")
+    line = "only what was not used for so many days"
+    parser.add_argument("--unused", type=days, metavar="DAYS", help=line)
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    add_json(parser)
+
+
+def _add_completion(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
+        verbs,
+        "completing:run_completion",
+        "completion",
+        "print what lets a shell complete verbs, options, paths and names of features",
+        '  eval "$(stepwell completion bash)"     in ~/.bashrc\n'
+        '  eval "$(stepwell completion zsh)"      in ~/.zshrc\n'
+        "  stepwell completion fish | source      in ~/.config/fish/config.fish",
+    )
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
+
+
+def _add_action(actions: Verbs[Parser], name: str, line: str) -> argparse.ArgumentParser:
     parser = actions.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
-    parser.add_argument("path", type=Path, metavar="PATH", help="directory of a LeRobot dataset")
+    parser.add_argument("path", type=directory, metavar="PATH", help="directory of a LeRobot dataset")
     parser.add_argument("--out", type=Path, metavar="DST", help="of a new dataset; default: in place")
     return parser
 
@@ -446,8 +604,8 @@ def _add_executor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--executor", metavar="RAY[:ADDRESS]", help=line)
 
 
-def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_bench(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
         verbs,
         "benching:run_bench",
         "bench",
@@ -457,11 +615,11 @@ def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "  stepwell bench pusht.well --order sequential --threads 2 --seconds 10 --json\n"
         "  stepwell bench pusht.well --order pooled --no-page-cache",
     )
-    _add_path_and_json(parser)
+    add_path_and_json(parser)
     line = (
         "a feature and its offsets in steps: -1,0 or 0:16 or 0:16:2; default: every feature, images -1,0, others 0:16"
     )
-    _add_repeated(parser, "--field", "NAME[=OFFSETS]", line, type=field_and_offsets)
+    add_repeated(parser, "--field", "NAME[=OFFSETS]", line, type=field_and_offsets)
     parser.add_argument("--batch-size", type=positive, default=64, metavar="N", help="default: 64")
     parser.add_argument("--order", choices=("random", "sequential", "pooled"), default="random", help="default: random")
     parser.add_argument(
@@ -473,8 +631,8 @@ def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--seconds", type=seconds, default=5.0, metavar="S", help="stop after so long, default: 5")
 
 
-def _add_serve(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_serve(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
         verbs,
         "serving:run_serve",
         "serve",
@@ -485,7 +643,7 @@ def _add_serve(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("path", metavar="PATH", help="directory of the store; the state of its tables is kept there")
     line = "a table and its options: sampler, remover, max_size, max_times_sampled, limiter, length, ahead, every, seed"
-    _add_repeated(parser, "--table", "NAME[:OPTION=VALUE,...]", line)
+    add_repeated(parser, "--table", "NAME[:OPTION=VALUE,...]", line)
     parser.add_argument("--address", default="127.0.0.1:7070", metavar="HOST:PORT", help="default: 127.0.0.1:7070")
     _add_token(parser)
     for name, what in (("certificate", "certificate of the server, PEM"), ("key", "its private key, PEM")):
@@ -496,8 +654,8 @@ def _add_serve(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--metrics", metavar="HOST:PORT", help="serve /metrics for Prometheus")
 
 
-def _add_top(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_top(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
         verbs,
         "serving:run_top",
         "top",
@@ -509,11 +667,11 @@ def _add_top(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--authority", metavar="FILE", help="PEM: the servers' certificates lead to these")
     parser.add_argument("--once", action="store_true", help="print once and leave; so it is where there is no terminal")
     parser.add_argument("--seconds", type=seconds, default=1.0, metavar="S", help="between two looks, default: 1")
-    _add_json(parser)
+    add_json(parser)
 
 
-def _add_view(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _add(
+def _add_view(verbs: Verbs[Parser]) -> None:
+    parser = add_verb(
         verbs,
         "viewing:run_view",
         "view",
@@ -521,8 +679,8 @@ def _add_view(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "  stepwell view pusht.well\n  stepwell view pusht.well --host 0.0.0.0     prints an address with a token",
     )
     parser.add_argument("path", type=place, metavar="PATH", help="directory of the store, or an address: FORMAT://PATH")
-    _add_with(parser, "an option of the address's reader, such as split=val")
-    _add_import_and_trust(parser)
+    add_with(parser, "an option of the address's reader, such as split=val")
+    add_import_and_trust(parser)
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="to listen on, default: 127.0.0.1")
     parser.add_argument("--port", type=positive, default=7080, metavar="N", help="default: 7080")
     parser.add_argument("--once", action="store_true", help="print the address and leave")
@@ -532,8 +690,8 @@ def _add_token(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--token-file", metavar="FILE", help="holds the text that clients send")
 
 
-def _add_warm(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    _add(
+def _add_warm(verbs: Verbs[Parser]) -> None:
+    add_verb(
         verbs,
         "benching:run_warm",
         "warm",
@@ -542,9 +700,9 @@ def _add_warm(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
 
 
-def _add_env(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    _add_json(
-        _add(
+def _add_env(verbs: Verbs[Parser]) -> None:
+    add_json(
+        add_verb(
             verbs,
             "benching:run_env",
             "env",

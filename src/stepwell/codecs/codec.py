@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import DecodeError, SchemaError
+from stepwell.errors import DecodeError, SchemaError, did_you_mean
 from stepwell.kernels.draws import Draws
 from stepwell.schema import Feature, note_codec_module
 
@@ -408,7 +408,8 @@ def codec_class(feature: Feature) -> type[Codec]:
                 f'"import {feature.codec_module}" first; on the command line, --import {feature.codec_module}.'
             )
         raise SchemaError(
-            f"no codec {feature.codec!r}. There are: {', '.join(codec_names())}. "
+            f"no codec {feature.codec!r}.{did_you_mean(feature.codec, codec_names())} There are: "
+            f"{', '.join(codec_names())}. "
             "If it is your own, import the module that calls register_codec first; by the command, --import MODULE."
         )
     return _REGISTRY[feature.codec]

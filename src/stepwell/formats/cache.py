@@ -28,7 +28,7 @@ import shutil
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -71,10 +71,10 @@ from stepwell.schema import Schema
 from stepwell.store.beneath import disk_error
 from stepwell.store.bulk_writing import EpisodeBlock, write_store
 from stepwell.store.info import file_codec_of
-from stepwell.store.layout import SEGMENT_JSON, SEGMENTS, STORE_JSON, built_store, new_tag, replace_file
+from stepwell.store.layout import BUILD_SUFFIX, SEGMENT_JSON, SEGMENTS, STORE_JSON, built_store, new_tag, replace_file
 from stepwell.store.store import Store
 
-__all__ = ["CachedStore", "open_address", "open_in_place"]
+__all__ = ["CacheEntry", "CachedStore", "cache_entries", "open_address", "open_in_place"]
 
 # stores whose references were made in another way are made again
 REFERENCES = b"with the states of files"
@@ -87,6 +87,8 @@ MAX_NAME = 64
 MAX_TRIES = 10
 SUFFIX = ".well"
 LOCK = "lock"
+# what is being removed; and the folder of files that were fetched from other machines
+GONE, REMOTE = ".gone", "remote"
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
 
@@ -316,6 +318,69 @@ class CachedStore:
                 _remove_unused(entry)
 
 
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """A store in the cache that stands for a data set, or the files that were fetched."""
+
+    format: str  # name of the reader; "remote" of fetched files
+    name: str  # for people, and the same for what was made of one data set
+    path: Path
+    num_bytes: int
+    used: float  # when it was last made or opened, as far as the file system notes it: seconds since 1970
+
+    def remove(self) -> bool:
+        """Remove it; returns whether it is gone: what a process has open stays."""
+        if self.path.is_dir():
+            _remove_unused(self.path)
+        else:
+            # whoever has it open keeps it
+            self.path.unlink(missing_ok=True)
+        return not self.path.exists()
+
+
+def cache_entries(cache: str | os.PathLike[str] | None = None) -> list[CacheEntry]:
+    """Return what lies in the cache, by format and name; what is being built or fetched this moment is left out."""
+    place = cache_directory() if cache is None else Path(cache)
+    found = []
+    for folder in _children(place):
+        for entry in _children(folder):
+            if folder.name == REMOTE and entry.is_file() and not entry.name.startswith("."):
+                found.append(_entry(folder.name, entry.name.split("-", 2)[-1], entry, [entry]))
+            for made in _children(entry):
+                if made.is_dir() and made.suffix in (SUFFIX, BUILD_SUFFIX, GONE) and not _is_locked(made):
+                    files = [file for file in made.rglob("*") if file.is_file()]
+                    found.append(_entry(folder.name, entry.name.rpartition("-")[0], made, files))
+    return sorted(found, key=lambda each: (each.format, each.name, str(each.path)))
+
+
+def _children(path: Path) -> list[Path]:
+    """Return what is in a directory; nothing where it is none, or is gone."""
+    with suppress(OSError):
+        return sorted(path.iterdir())
+    return []
+
+
+def _is_locked(path: Path) -> bool:
+    """Return whether a directory is one that is being built."""
+    if path.suffix == SUFFIX:
+        return False
+    try:
+        lock_directory(path, is_waiting=False).release()
+    except OSError:
+        return True
+    return False
+
+
+def _entry(kind: str, name: str, path: Path, files: Iterable[Path]) -> CacheEntry:
+    num_bytes, used = 0, 0.0
+    for file in files:
+        # another process may remove it meanwhile
+        with suppress(OSError):
+            status = file.stat()
+            num_bytes, used = num_bytes + status.st_size, max(used, status.st_atime, status.st_mtime)
+    return CacheEntry(kind, name, path, num_bytes, used)
+
+
 def _check_files(store: Path) -> None:
     """Raise FileNotFoundError or CorruptSegmentError where a cleaner of caches took files, or a part of one."""
     for segment in Path(store, SEGMENTS).iterdir():
@@ -331,7 +396,7 @@ def _check_files(store: Path) -> None:
 def _remove_unused(path: Path) -> None:
     with suppress(OSError), lock_directory(path, is_waiting=False):
         # other processes see it whole or not at all
-        gone = path.rename(path.with_name(f".{path.name}.{new_tag()}.gone"))
+        gone = path.rename(path.with_name(f".{path.name}.{new_tag()}{GONE}"))
         shutil.rmtree(gone, ignore_errors=True)
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.errors import StepwellError, StoreNotFoundError
+from stepwell.errors import StepwellError, StoreNotFoundError, did_you_mean
 from stepwell.files.addresses import SCHEME, path_of_file, plain_address
 from stepwell.references.trusted_paths import Trust
 from stepwell.store.layout import SEGMENTS, STORE_JSON
@@ -93,10 +93,11 @@ def _open_address(text: str, options: dict[str, Any], trust: Trust) -> Store:
     cache, progress = options.pop("cache", None), options.pop("progress", None)
     address = address_of(text, options.pop("reader", None), options)
     if address.reader is None:
+        scheme = text.partition("://")[0].lower()
         raise StoreNotFoundError(
-            f"no data set at {plain_address(text)}: there is no {text.partition('://')[0].lower()}://. Allowed: the "
-            f"path of a store, {', '.join(f'{name}://' for name in reader_names())}. For one of your own, import the "
-            "module that registers its reader."
+            f"no data set at {plain_address(text)}: there is no {scheme}://.{did_you_mean(scheme, reader_names())} "
+            f"Allowed: the path of a store, {', '.join(f'{name}://' for name in reader_names())}. For one of your own, "
+            "import the module that registers its reader."
         )
     return open_address(address, cache=cache, progress=progress, trust=trust)
 

@@ -21,7 +21,7 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from stepwell.errors import FormatError, UntrustedFileError
+from stepwell.errors import FormatError, UntrustedFileError, did_you_mean
 from stepwell.files.addresses import SCHEME, is_remote, path_of_file, plain_address
 from stepwell.formats.reader import Reader
 from stepwell.formats.source_files import check_boundaries, check_regular
@@ -273,8 +273,8 @@ def check_options(kind: type[Reader], options: Mapping[str, Any]) -> tuple[str, 
     unknown = sorted(options.keys() - names)
     if unknown:
         raise FormatError(
-            f"the reader {kind.name!r} has no option {', '.join(map(repr, unknown))}. "
-            f"It has: {', '.join(names) or 'none'}."
+            f"the reader {kind.name!r} has no option {', '.join(map(repr, unknown))}."
+            f"{did_you_mean(unknown[0], names)} It has: {', '.join(names) or 'none'}."
         )
     return names
 
@@ -291,8 +291,8 @@ def _reader(name: str) -> type[Reader]:
         import_module(_BUILT_IN[name])
     if name not in _REGISTRY:
         raise FormatError(
-            f"no reader {name!r}. There are: {', '.join(reader_names())}. If it is your own, import the module that "
-            "calls register_reader first; on the command line, --import MODULE."
+            f"no reader {name!r}.{did_you_mean(name, reader_names())} There are: {', '.join(reader_names())}. If it is "
+            "your own, import the module that calls register_reader first; on the command line, --import MODULE."
         )
     return _REGISTRY[name]
 

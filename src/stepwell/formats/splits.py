@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import FormatError
+from stepwell.errors import FormatError, did_you_mean
 
 __all__ = [
     "EvenSplit",
@@ -146,7 +146,8 @@ def _range(part: str, sizes: Sizes, rounding: Rounding) -> Range:
         raise FormatError(f"split {part!r}. {ALLOWED}")
     name, selector = found.groups()
     if name not in sizes:
-        raise FormatError(f"split {part!r}: there is no {name!r}. There are: {', '.join(sizes) or 'none'}.")
+        told = did_you_mean(name, sizes)
+        raise FormatError(f"split {part!r}: there is no {name!r}.{told} There are: {', '.join(sizes) or 'none'}.")
     count = _count(sizes[name])
     if selector is None:
         return name, 0, count

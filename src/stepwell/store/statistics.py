@@ -31,6 +31,7 @@ from stepwell.errors import (
     SchemaError,
     StoreAccessError,
     StoreFileError,
+    did_you_mean,
 )
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import open_file, read_again
@@ -442,8 +443,11 @@ def aggregate(parts: Iterable[EpisodeSelection], names: Iterable[str] | None = N
     parts = list(parts)
     known = {name for part in parts for name in part.schema or ()}
     if known and wanted is not None and not known.issuperset(wanted):
-        unknown = ", ".join(repr(name) for name in wanted if name not in known)
-        raise FeatureNotFoundError(f"no feature {unknown}. There are: {', '.join(sorted(known))}.")
+        unknown = [name for name in wanted if name not in known]
+        told = did_you_mean(unknown[0], known)
+        raise FeatureNotFoundError(
+            f"no feature {', '.join(map(repr, unknown))}.{told} There are: {', '.join(sorted(known))}."
+        )
     for part in parts:
         for some in _selected(part, wanted):
             for name, statistics in some.items():

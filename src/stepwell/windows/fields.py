@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import Decoder, codec_class
-from stepwell.errors import FeatureNotFoundError, SchemaError, WindowError
+from stepwell.errors import FeatureNotFoundError, SchemaError, WindowError, did_you_mean
 from stepwell.schema import Feature, Schema
 
 __all__ = [
@@ -508,7 +508,8 @@ def _source(name: str, schema: Schema, fps: float | None, decoder: Decoder | Non
         return FieldSource(name, kind, feature.np_dtype, feature.shape, feature.final, feature, is_sequential)
     if name not in VIRTUAL_DTYPES:
         raise FeatureNotFoundError(
-            f"no feature {name!r}. There are: {', '.join(schema)}; and computed ones: {', '.join(VIRTUAL_DTYPES)}."
+            f"no feature {name!r}.{did_you_mean(name, [*schema, *VIRTUAL_DTYPES])} There are: {', '.join(schema)}; and "
+            f"computed ones: {', '.join(VIRTUAL_DTYPES)}."
         )
     if decoder is not None:
         raise WindowError(f"{name!r} is computed, not stored: there is nothing to decode. Leave out the decoder.")

@@ -24,7 +24,7 @@ import hashlib
 import pickle
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,6 +40,7 @@ from stepwell.store.episodes import Episode, EpisodeTable
 from stepwell.store.layout import ordinals_of_keys
 from stepwell.store.records import births_of
 from stepwell.store.snapshot import MetadataLines, SegmentList, columns_of
+from stepwell.windows.conditions import Condition, Names, facts_of
 
 if TYPE_CHECKING:
     from stepwell.store import Store
@@ -59,10 +60,9 @@ __all__ = [
 Int64s = npt.NDArray[np.int64]
 COLUMNS = [field.name for field in fields(EpisodeTable) if field.name not in {"segment", "read_metadata"}]
 DIGESTED = ("start", "length", "rows", "origin")
-Where = Callable[[dict[str, Any]], bool] | Mapping[str, Any]
+Where = Callable[[dict[str, Any]], bool] | Mapping[str, Any] | str
 # 1: by seed and origin; 2: by seed, the store that the episode was first written in, and origin
 SPLIT_VERSION = 2
-FACTS = ("length", "terminated", "truncated", "interrupted")
 
 
 class PackedEpisodes(NamedTuple):
@@ -351,8 +351,9 @@ class View(Completed):
             episodes: number(s) among this view's episodes, a slice of them, or a bool mask; negative numbers count
                 from the end. The result keeps the view's order.
             where: a predicate of an episode's metadata, to which are added ``episode_index`` (in its store),
-                ``length``, ``terminated``, ``truncated`` and ``interrupted``; or a mapping of names to the values they
-                must have.
+                ``length``, ``terminated``, ``truncated``, ``interrupted`` and ``is_open``; a mapping of names to the
+                values they must have; or a text such as ``"length > 100 and not success"``, see
+                `stepwell.windows.conditions`.
             split: (low, high), fractions in [0, 1]: keeps the episodes whose hash of (seed, store in which it was first
                 written, origin) lies in [low, high). An episode's side never changes, however the store grows; sizes
                 are only about right. See `split` for exact ones.
@@ -362,8 +363,8 @@ class View(Completed):
 
         Raises:
             EpisodeNotFoundError: a number beyond the episodes there are.
-            WindowError: an episode twice, a mask of another length, a split outside [0, 1], or a mapping ``where`` with
-                a name that no episode has.
+            WindowError: an episode twice, a mask of another length, a split outside [0, 1], or a ``where`` with a name
+                that no episode has, or a text that cannot be parsed.
         """
         choice = {
             "episodes": episodes,
@@ -466,18 +467,17 @@ class View(Completed):
     def _mask_where(self, where: Where, candidates: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Return where the predicate holds, of the candidates only: metadata is read from files."""
         mask = np.zeros(self.num_episodes, dtype=np.bool_)
-        names: set[str] = set()
+        holds, wanted = _predicate(where)
+        names = Names(wanted or ())
         start = 0
         for part in self.parts:
             for i, index in enumerate(part.indices.tolist(), start):
                 if candidates[i]:
-                    facts = _facts(part.table, index)
-                    names.update(facts)
-                    mask[i] = _holds(where, facts)
+                    facts = facts_of(part.table, index, wanted)
+                    names.see(facts)
+                    mask[i] = holds(facts)
             start += len(part.indices)
-        if isinstance(where, Mapping) and names and not names.issuperset(where):
-            unknown = ", ".join(repr(name) for name in where if name not in names)
-            raise WindowError(f"no episode has {unknown}. There are: {', '.join(sorted(names))}.")
+        names.check()
         return mask
 
     def __getstate__(self) -> dict[str, Any]:
@@ -586,18 +586,14 @@ def _mask_of(episodes: Any, num_episodes: int) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def _facts(table: EpisodeTable, index: int) -> dict[str, Any]:
-    return {
-        **table.metadata(index),
-        "episode_index": index,
-        **{name: getattr(table, name)[index].item() for name in FACTS},
-    }
-
-
-def _holds(where: Where, facts: dict[str, Any]) -> bool:
-    if callable(where):
-        return bool(where(facts))
-    return all(name in facts and facts[name] == value for name, value in where.items())
+def _predicate(where: Where) -> tuple[Callable[[dict[str, Any]], bool], Collection[str] | None]:
+    """Return a function of an episode's facts, and the names that it looks at; None: it may look at any."""
+    if isinstance(where, str):
+        condition = Condition(where)
+        return condition, condition.names
+    if isinstance(where, Mapping):
+        return (lambda facts: all(name in facts and facts[name] == value for name, value in where.items())), [*where]
+    return (lambda facts: bool(where(facts))), None
 
 
 def _left_behind(facts: dict[str, Any]) -> bool:

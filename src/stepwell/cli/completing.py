@@ -1,0 +1,52 @@
+"""``stepwell completion``, and what the shell is told of: features and names of episodes' facts of the store at PATH.
+
+The shell runs ``stepwell`` itself (by argcomplete), which answers with what may come next and leaves.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from stepwell.errors import MissingDependencyError
+
+__all__ = ["facts_of_path", "features_of_path", "run_completion"]
+
+# episodes whose metadata is looked at: a shell waits for it
+MAX_EPISODES = 20
+
+
+def run_completion(arguments: argparse.Namespace) -> int:
+    """Print the code that a shell evaluates."""
+    try:
+        from argcomplete.shell_integration import shellcode
+    except ImportError:
+        raise MissingDependencyError.of("argcomplete", "cli") from None
+    print(shellcode(["stepwell"], shell=arguments.shell))
+    return 0
+
+
+def features_of_path(parsed_args: argparse.Namespace, **_: Any) -> Iterable[str]:
+    """Return the features of the store at the path of a command line that is being typed; none where it cannot be."""
+    # nothing that is printed or raised may reach the shell
+    with suppress(Exception):
+        from stepwell.cli.inspecting import open_at
+
+        with open_at(parsed_args.path) as store:
+            return list(store.schema or ())
+    return []
+
+
+def facts_of_path(parsed_args: argparse.Namespace, **_: Any) -> Iterable[str]:
+    """Return the names that a condition on episodes may have; likewise."""
+    with suppress(Exception):
+        from stepwell.cli.inspecting import open_at
+        from stepwell.windows.conditions import facts_of
+
+        with open_at(parsed_args.path) as store:
+            table = store.episodes
+            looked_at = [facts_of(table, index) for index in range(min(len(table), MAX_EPISODES))]
+            return list(dict.fromkeys(name for facts in looked_at for name in facts))
+    return []

@@ -16,7 +16,8 @@ pytest.importorskip("starlette", reason="needs starlette")
 pytest.importorskip("httpx2", reason="needs httpx2")
 from starlette.testclient import TestClient
 
-from stepwell.viewer.app import MAX_STEPS, make_app
+from stepwell.viewer.app import make_app
+from stepwell.viewer.episodes import MAX_STEPS
 from stepwell.viewer.frames import Frames
 
 LENGTHS = [4, 9, 6, 9]

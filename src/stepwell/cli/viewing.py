@@ -1,15 +1,21 @@
-"""``stepwell view``: a page that shows the episodes of a store."""
+"""``stepwell view``: a page that shows the episodes of a store; ``stepwell export --to html | mp4 | rrd``: of one."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import secrets
 
 from stepwell.cli.inspecting import open_given
-from stepwell.errors import MissingDependencyError
+from stepwell.errors import EpisodeNotFoundError, MissingDependencyError, StepwellError
+from stepwell.sizes import counted, human_bytes
 from stepwell.viewer.app import LOCAL_HOSTS, make_app
+from stepwell.viewer.exporting import export_episode
 
-__all__ = ["run_view"]
+__all__ = ["run_export_episode", "run_view"]
+
+# flags of `stepwell export` that say nothing of a file of one episode
+OF_DATA_SETS = ("task", "append", "rename", "workers", "executor", "episodes")
 
 
 def run_view(arguments: argparse.Namespace) -> int:
@@ -25,4 +31,31 @@ def run_view(arguments: argparse.Namespace) -> int:
         print(f"http://{arguments.host}:{arguments.port}/{query} shows {store.num_episodes} episodes", flush=True)
         if not arguments.once:
             uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
+    return 0
+
+
+def run_export_episode(arguments: argparse.Namespace, kind: str) -> int:
+    """Write one episode as a file and print how large it is."""
+    for name in OF_DATA_SETS:
+        if getattr(arguments, name) not in (None, False, []):
+            raise StepwellError(f"--{name} is of data sets, not of {kind}: a file of one episode. Leave it out.")
+    arguments.path = arguments.source
+    with open_given(arguments) as store:
+        if arguments.episode is None and len(store) != 1:
+            raise EpisodeNotFoundError(
+                f"{arguments.source} has {counted(len(store), 'episode')}. Say which one is written: --episode N."
+            )
+        index = arguments.episode or 0
+        features = arguments.feature or None
+        path = export_episode(store, index, arguments.target, kind=kind, features=features, fps=arguments.fps)
+        record = {
+            "path": str(path),
+            "format": kind,
+            "episode": store[index].index,
+            "num_steps": store[index].length,
+            "num_bytes": path.stat().st_size,
+        }
+        size = human_bytes(path.stat().st_size)
+        text = f"{path}: episode {store[index].index}  {counted(store[index].length, 'step')}  {size}"
+    print(json.dumps(record, indent=2) if arguments.json else text)
     return 0

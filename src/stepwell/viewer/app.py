@@ -5,20 +5,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import math
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from stepwell.errors import MissingDependencyError, StepwellError
 from stepwell.schema import Feature
 from stepwell.store import Episode, Store
+from stepwell.viewer.episodes import cameras_of, describe_episode, is_camera, is_drawn, numbers_of, schema_of
 from stepwell.viewer.frames import Frames
 from stepwell.viewer.histograms import Histograms
-from stepwell.viewer.listing import end_of, list_episodes
+from stepwell.viewer.listing import list_episodes
 from stepwell.viewer.samples import sample_of
 
 __all__ = ["make_app"]
@@ -36,8 +34,6 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 LOCAL_HOSTS = ["127.0.0.1", "localhost"]
-# numbers of a step that are drawn, and steps that are sent as they are
-MAX_WIDTH, MAX_STEPS = 64, 20_000
 
 
 def make_app(store: Store, token: str | None = None) -> Any:
@@ -119,35 +115,18 @@ class _Pages:
             descending=given.get("descending") == "1",
             **_filter(given),
         )
-        schema = self._schema()
-        return _json({"name": self.store.name, "camera": next(iter(_cameras(schema)), None), **page})
+        camera = next(iter(cameras_of(schema_of(self.store))), None)
+        return _json({"name": self.store.name, "camera": camera, **page})
 
     def episode(self, request: Any) -> tuple[bytes, str]:
-        episode = self._episode(request)
-        schema = self._schema()
-        return _json(
-            {
-                "length": episode.length,
-                "fps": self.store.fps,
-                "end": end_of(self.store.episodes, episode.index),
-                "cameras": _cameras(schema),
-                "widths": {name: _width(schema[name]) for name in schema if _is_drawn(schema[name])},
-                "numbers": {name: schema[name].names for name in schema if _is_drawn(schema[name])},
-            }
-        )
+        return _json(describe_episode(self.store, self._episode(request)))
 
     def numbers(self, request: Any) -> tuple[bytes, str]:
-        """Return float32 [places, width]: every step, or by turns the least and largest of each span of steps."""
-        episode, name = self._episode(request), self._feature(request, _is_drawn)
-        values = np.asarray(episode.read_rows(name, 0, episode.length), np.float32).reshape(episode.length, -1)
-        if len(values) > MAX_STEPS:
-            starts = np.arange(0, len(values), -(-len(values) // (MAX_STEPS // 2)))
-            both = [np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)]
-            values = np.stack(both, axis=1).reshape(-1, values.shape[1])
-        return values.astype("<f4").tobytes(), "application/octet-stream"
+        values = numbers_of(self._episode(request), self._feature(request, is_drawn))
+        return values.tobytes(), "application/octet-stream"
 
     def frame(self, request: Any) -> tuple[bytes, str]:
-        episode, name = self._episode(request), self._feature(request, _is_camera)
+        episode, name = self._episode(request), self._feature(request, is_camera)
         step = int(request.query_params.get("step", 0))
         if not 0 <= step < episode.length:
             raise StepwellError(f"step {step} of an episode of {episode.length}. Allowed: 0 to {episode.length - 1}.")
@@ -156,36 +135,24 @@ class _Pages:
         return self.frames.encoded(episode.index, name, step)
 
     def sample(self, request: Any) -> tuple[bytes, str]:
-        given, schema = request.query_params, self._schema()
-        allowed = [name for name in schema if _is_drawn(schema[name])]
+        given, schema = request.query_params, schema_of(self.store)
+        allowed = [name for name in schema if is_drawn(schema[name])]
         index, step = self._episode(request).index, int(given.get("step", 0))
         return _json(sample_of(self.store, index, step, given.get("fields", ""), allowed))
 
     def histograms(self, request: Any) -> tuple[bytes, str]:
-        name = self._feature(request, _is_drawn)
+        name = self._feature(request, is_drawn)
         return _json(self.histograms_of(name, **_filter(request.query_params)))
-
-    def _schema(self) -> Mapping[str, Feature]:
-        return {} if self.store.schema is None else self.store.schema
 
     def _episode(self, request: Any) -> Episode:
         return self.store[request.path_params["index"]]
 
     def _feature(self, request: Any, is_fit: Callable[[Feature], bool]) -> str:
-        name, schema = str(request.query_params.get("name", "")), self._schema()
+        name, schema = str(request.query_params.get("name", "")), schema_of(self.store)
         fit = [each for each in schema if is_fit(schema[each])]
         if name not in fit:
             raise StepwellError(f"feature {name!r} cannot be shown so. Allowed: {', '.join(fit) or 'none here'}.")
         return name
-
-
-def _is_camera(feature: Feature) -> bool:
-    shape = feature.shape
-    return feature.kind == "image" and feature.dtype == "|u1" and len(shape) == 3 and shape[-1] in (1, 3, 4)
-
-
-def _cameras(schema: Mapping[str, Feature]) -> list[str]:
-    return [name for name in schema if _is_camera(schema[name])]
 
 
 def _filter(given: Mapping[str, str]) -> dict[str, Any]:
@@ -195,16 +162,6 @@ def _filter(given: Mapping[str, str]) -> dict[str, Any]:
         "min_length": int(given.get("min_length") or 0),
         "where": given.get("where", ""),
     }
-
-
-def _is_drawn(feature: Feature) -> bool:
-    if feature.kind != "array" or None in feature.shape or feature.np_dtype.kind not in "biuf":
-        return False
-    return 1 <= _width(feature) <= MAX_WIDTH
-
-
-def _width(feature: Feature) -> int:
-    return math.prod(size or 0 for size in feature.shape)
 
 
 def _json(value: Any) -> tuple[bytes, str]:

@@ -1,17 +1,22 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
 const token = new URLSearchParams(location.search).get("token");
+// of an exported file: what the server would answer, by path and query, as data: addresses or {"error": text}
+const embedded = $("embedded") && JSON.parse($("embedded").textContent);
 const COUNT = 100, REFRESH_MS = 3000;
 let first = 0, shown = null, isPlaying = false, listed = "", asked = 0;
 
 function address(path, given = {}) {
   const query = new URLSearchParams(given);
+  if (embedded) return embedded.answers[`${path}?${query}`] || "data:,";
   if (token !== null) query.set("token", token);
   return `api/${path}?${query}`;
 }
 
 async function get(path, given) {
-  const answer = await fetch(address(path, given));
+  const where = address(path, given);
+  if (where.error) throw new Error(where.error);
+  const answer = await fetch(where);
   if (!answer.ok) throw new Error(await answer.text());
   return answer;
 }
@@ -77,6 +82,7 @@ async function open(index, step = 0) {
   mark();
   $("episode").hidden = false;
   $("title").textContent = `episode ${index}: ${about.end}`;
+  $("facts").textContent = about.metadata === "{}" ? "" : about.metadata;
   $("fault").textContent = "";
   $("step").max = Math.max(about.length - 1, 0);
   $("step").value = step;
@@ -179,7 +185,8 @@ function show() {
   const step = $("step").value;
   $("at").textContent = `step ${step} of ${shown.length}`;
   for (const image of document.querySelectorAll("#cameras img")) {
-    image.src = address(`episodes/${shown.index}/frame`, { name: image.alt, step });
+    const where = address(`episodes/${shown.index}/frame`, { name: image.alt, step });
+    image.src = where.error ? "data:," : where;
   }
   shown.plots.forEach(draw);
   sample().catch(fail);
@@ -294,9 +301,17 @@ $("spread").onchange = spread;
 window.onresize = () => { if (shown !== null) shown.plots.forEach(draw); };
 document.onkeydown = (event) => {
   if (shown === null || /INPUT|SELECT|BUTTON/.test(event.target.tagName)) return;
-  if (event.key === "ArrowRight") move(1);
-  if (event.key === "ArrowLeft") move(-1);
+  if (event.key === "ArrowRight") move(event.shiftKey ? 10 : 1);
+  if (event.key === "ArrowLeft") move(event.shiftKey ? -10 : -1);
+  if (event.key === "Home") move(-shown.length);
+  if (event.key === "End") move(shown.length);
   if (event.key === " ") { event.preventDefault(); play(); }
 };
-setInterval(follow, REFRESH_MS);
-turn(0);
+if (embedded) {
+  document.body.className = "exported";
+  $("name").textContent = document.title = embedded.title;
+  open(embedded.index).catch(fail);
+} else {
+  setInterval(follow, REFRESH_MS);
+  turn(0);
+}

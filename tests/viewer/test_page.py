@@ -43,16 +43,17 @@ def store(tmp_path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def served(store: Any) -> Iterator[str]:
+def served(store: Any, token: str | None = None, **options: Any) -> Iterator[str]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(make_app(store), log_level="error", ws="none"))
+        server = uvicorn.Server(uvicorn.Config(make_app(store, token, **options), log_level="error", ws="none"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         while thread.is_alive() and not server.started:
             time.sleep(0.01)
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+            query = "" if token is None else f"?token={token}"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/{query}"
         finally:
             server.should_exit = True
             thread.join()
@@ -140,3 +141,35 @@ def test_a_damaged_frame_is_marked(damaged_store: Any) -> None:
             playwright.expect(page.locator("figure.damaged")).to_have_count(count)
             playwright.expect(page.locator("#fault")).to_contain_text("step 1" if step == 1 else "")
         browser.close()
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium")
+def test_keys_mark_and_a_selection_is_saved(store: Any) -> None:
+    with served(store, "t", edit=True) as address, playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        page = browser.new_page(viewport={"width": 400, "height": 800})
+        faults: list[str] = []
+        page.on("console", lambda message: faults.append(message.text))
+        page.goto(address)
+        page.click("#rows tr:nth-child(2)")
+        page.wait_for_selector("#marking:visible")
+        page.keyboard.press("g")
+        playwright.expect(page.locator("#rows tr:nth-child(2) .mark")).to_have_text("good")
+        page.keyboard.press("n")
+        playwright.expect(page.locator("#title")).to_contain_text("episode 2")
+        page.keyboard.press("b")
+        playwright.expect(page.locator("#rows tr:nth-child(3) .mark")).to_have_text("bad")
+        page.fill("#note", "g b <i>")
+        page.keyboard.press("Enter")
+        playwright.expect(page.locator("#rows tr:nth-child(3) td").last).to_contain_text("note=g b <i>")
+        page.select_option("[name=mark]", "bad")
+        playwright.expect(page.locator("#rows tr")).to_have_count(1)
+        page.click("#selection summary")
+        playwright.expect(page.locator("#commands pre").first).to_contain_text("chosen=2")
+        page.fill("#newname", "bad.well")
+        page.keyboard.press("Enter")
+        playwright.expect(page.locator("#saved")).to_contain_text("bad.well")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        assert faults == []
+        browser.close()
+    assert [each.metadata["note"] for each in stepwell.open(store.path.parent / "bad.well", mode="r")] == ["g b <i>"]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+from pathlib import Path
 
 from stepwell.cli.inspecting import open_given
 from stepwell.errors import EpisodeNotFoundError, MissingDependencyError, StepwellError
+from stepwell.formats.opening import is_store, open
 from stepwell.sizes import counted, human_bytes
+from stepwell.store import Store
 from stepwell.viewer.app import LOCAL_HOSTS, make_app
 from stepwell.viewer.exporting import export_episode
 
@@ -24,14 +27,23 @@ def run_view(arguments: argparse.Namespace) -> int:
         import uvicorn
     except ImportError:
         raise MissingDependencyError.of("uvicorn", "view") from None
-    token = None if arguments.host in LOCAL_HOSTS else secrets.token_urlsafe(16)
-    with open_given(arguments) as store:
-        app = make_app(store, token)
+    is_local = arguments.host in LOCAL_HOSTS
+    token = None if is_local and not arguments.edit else secrets.token_urlsafe(16)
+    with _opened(arguments) as store:
+        app = make_app(store, token, edit=arguments.edit, hosts=LOCAL_HOSTS if is_local else None)
         query = "" if token is None else f"?token={token}"
         print(f"http://{arguments.host}:{arguments.port}/{query} shows {store.num_episodes} episodes", flush=True)
         if not arguments.once:
             uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
     return 0
+
+
+def _opened(arguments: argparse.Namespace) -> Store:
+    """Return the store; with ``--edit`` for writing, where it is one, and nothing of it is recovered."""
+    path = arguments.path
+    if arguments.edit and isinstance(path, Path) and is_store(path):
+        return open(path, mode="a", recover="none")
+    return open_given(arguments)
 
 
 def run_export_episode(arguments: argparse.Namespace, kind: str) -> int:

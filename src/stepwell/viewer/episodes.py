@@ -55,11 +55,15 @@ def describe_episode(store: Store, episode: Episode) -> dict[str, Any]:
     """Return what the page needs to know of an episode before its rows, as JSON types."""
     schema = schema_of(store)
     drawn = {name: schema[name] for name in schema if is_drawn(schema[name])}
+    metadata = dict(episode.metadata)
     return {
+        "id": str(store.episodes.origin[episode.index]),
+        "mark": str(metadata.pop("mark", "")),
+        "note": str(metadata.pop("note", "")),
         "length": episode.length,
         "fps": store.fps,
         "end": end_of(store.episodes, episode.index),
-        "metadata": json.dumps(episode.metadata, default=str, ensure_ascii=False),
+        "metadata": json.dumps(metadata, default=str, ensure_ascii=False),
         "cameras": cameras_of(schema),
         "widths": {name: _width(feature) for name, feature in drawn.items()},
         "numbers": {name: feature.names for name, feature in drawn.items()},

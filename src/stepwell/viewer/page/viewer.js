@@ -4,7 +4,7 @@ const token = new URLSearchParams(location.search).get("token");
 // of an exported file: what the server would answer, by path and query, as data: addresses or {"error": text}
 const embedded = $("embedded") && JSON.parse($("embedded").textContent);
 const COUNT = 100, REFRESH_MS = 3000;
-let first = 0, shown = null, isPlaying = false, listed = "", asked = 0;
+let isEditable = false, first = 0, shown = null, isPlaying = false, listed = "", asked = 0;
 
 function address(path, given = {}) {
   const query = new URLSearchParams(given);
@@ -21,6 +21,13 @@ async function get(path, given) {
   return answer;
 }
 
+async function send(path, given, value) {
+  const body = JSON.stringify(value), headers = { "Content-Type": "application/json" };
+  const answer = await fetch(address(path, given), { method: "POST", headers, body });
+  if (!answer.ok) throw new Error(await answer.text());
+  return answer.json();
+}
+
 function element(tag, text = "", kind = "") {
   const made = document.createElement(tag);
   made.textContent = text;
@@ -29,6 +36,10 @@ function element(tag, text = "", kind = "") {
 }
 
 const chosen = () => Object.fromEntries(new FormData($("filter")));
+
+// metadata as the filter takes them
+const told = (json) => Object.entries(JSON.parse(json))
+  .map(([key, value]) => `${key}=${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
 
 // the list
 
@@ -45,8 +56,11 @@ async function list() {
   $("back").disabled = first === 0;
   $("on").disabled = first + COUNT >= page.total;
   $("rows").replaceChildren(...page.episodes.map((each) => rowOf(each, page.camera)));
-  mark();
+  highlight();
+  isEditable = page.edit;
+  $("marking").hidden = !isEditable || shown === null;
   if (shown !== null && $("spread").checked) spread();
+  if ($("selection").open) select().catch(fail);
 }
 
 function rowOf(each, camera) {
@@ -60,14 +74,15 @@ function rowOf(each, camera) {
     image.src = address(`episodes/${each.index}/frame`, { name: camera, step: 0, thumbnail: 1 });
     thumbnail.append(image);
   }
-  row.append(thumbnail, element("td", each.index), element("td", each.length), element("td", each.end),
-    element("td", each.metadata));
+  const end = element("td", `${each.end} `);
+  end.append(element("span", each.mark, `mark ${each.mark}`));
+  row.append(thumbnail, element("td", each.index), element("td", each.length), end, element("td", told(each.metadata)));
   row.onclick = () => open(each.index).catch(fail);
   row.onkeydown = (event) => { if (event.key === "Enter") row.onclick(); };
   return row;
 }
 
-function mark() {
+function highlight() {
   for (const row of $("rows").children) {
     row.classList.toggle("shown", shown !== null && Number(row.dataset.index) === shown.index);
   }
@@ -78,11 +93,10 @@ function mark() {
 async function open(index, step = 0) {
   stop();
   const about = await (await get(`episodes/${index}`)).json();
-  shown = { index, ...about, features: [], plots: [] };
-  mark();
+  shown = { index, features: [], plots: [] };
+  describe(about);
+  highlight();
   $("episode").hidden = false;
-  $("title").textContent = `episode ${index}: ${about.end}`;
-  $("facts").textContent = about.metadata === "{}" ? "" : about.metadata;
   $("fault").textContent = "";
   $("step").max = Math.max(about.length - 1, 0);
   $("step").value = step;
@@ -98,6 +112,41 @@ async function open(index, step = 0) {
   }
   arrange();
   show();
+}
+
+function describe(about) {
+  Object.assign(shown, about);
+  $("title").replaceChildren(`episode ${shown.index}: ${about.end} `, element("span", about.mark, `mark ${about.mark}`));
+  $("facts").textContent = [about.note, told(about.metadata)].filter(Boolean).join(" \u00b7 ");
+  $("marking").hidden = !isEditable;
+  if (document.activeElement !== $("note")) $("note").value = about.note;
+  for (const button of $("marking").querySelectorAll("[value]")) {
+    button.setAttribute("aria-pressed", about.mark === button.value);
+  }
+}
+
+// marks, and what is done with the episodes that a filter lets through
+
+async function mark(change) {
+  if (!isEditable || shown === null) return;
+  const mine = shown;
+  const about = await send(`episodes/${mine.index}/mark`, {}, { id: mine.id, ...change });
+  if (shown === mine) describe(about);
+  await list();
+}
+
+const toggle = (value) => mark({ mark: shown.mark === value ? "" : value }).catch(fail);
+
+async function select() {
+  const found = await (await get("selection", chosen())).json();
+  $("saving").hidden = !found.can_save;
+  $("commands").replaceChildren(element("p", `${found.num} episodes`), ...Object.entries(found.commands).flatMap(([what, text]) => {
+    const copy = element("button", "copy"), line = element("pre", text);
+    copy.onclick = () => navigator.clipboard?.writeText(text).then(() => { copy.textContent = "copied"; });
+    const head = element("p", `${what} `);
+    head.append(copy);
+    return [head, line];
+  }));
 }
 
 function cameraOf(name) {
@@ -200,6 +249,13 @@ function move(by) {
   if ($("step").value === before) stop(); else seek();
 }
 
+// the next row of the list, or the one before
+function neighbour(by) {
+  const rows = [...$("rows").children], place = rows.findIndex((row) => row.classList.contains("shown"));
+  const row = rows[place + by];
+  if (row) { row.scrollIntoView({ block: "nearest" }); row.onclick(); }
+}
+
 // playing: the next step is not before its time, and not before every camera shows this one
 
 function stop() { isPlaying = false; $("play").textContent = "play"; }
@@ -296,6 +352,15 @@ $("on").onclick = () => turn(first + COUNT);
 $("step").oninput = seek;
 $("play").onclick = play;
 $("sampling").onsubmit = (event) => { event.preventDefault(); $("fault").textContent = ""; sample().catch(fail); };
+$("selection").ontoggle = () => { if ($("selection").open) select().catch(fail); };
+$("saving").onsubmit = (event) => {
+  event.preventDefault();
+  send("selection", chosen(), { name: $("newname").value.trim() })
+    .then((made) => { $("saved").textContent = made.path; })
+    .catch((error) => { $("saved").textContent = error.message; });
+};
+$("marking").onsubmit = (event) => { event.preventDefault(); mark({ note: $("note").value.trim() }).catch(fail); };
+for (const button of $("marking").querySelectorAll("[value]")) button.onclick = () => toggle(button.value);
 $("overlaid").onchange = () => { arrange(); show(); };
 $("spread").onchange = spread;
 window.onresize = () => { if (shown !== null) shown.plots.forEach(draw); };
@@ -303,6 +368,10 @@ document.onkeydown = (event) => {
   if (shown === null || /INPUT|SELECT|BUTTON/.test(event.target.tagName)) return;
   if (event.key === "ArrowRight") move(event.shiftKey ? 10 : 1);
   if (event.key === "ArrowLeft") move(event.shiftKey ? -10 : -1);
+  if (isEditable && event.key === "g") toggle("good");
+  if (isEditable && event.key === "b") toggle("bad");
+  if (event.key === "n") neighbour(1);
+  if (event.key === "p") neighbour(-1);
   if (event.key === "Home") move(-shown.length);
   if (event.key === "End") move(shown.length);
   if (event.key === " ") { event.preventDefault(); play(); }

@@ -17,7 +17,8 @@ pytest.importorskip("starlette", reason="needs starlette")
 pytest.importorskip("httpx2", reason="needs httpx2")
 from starlette.testclient import TestClient
 
-from stepwell.viewer.app import LOCAL_HOSTS, make_app
+from stepwell.viewer.app import make_app
+from stepwell.viewer.site import LOCAL_HOSTS
 
 NUM = 7
 OWN = {"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1"}

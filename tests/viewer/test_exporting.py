@@ -52,7 +52,7 @@ def embedded_in(path: Path) -> Any:
 
 def test_html_names_nothing_elsewhere_and_runs_no_text_of_the_store(store: Any, tmp_path: Path) -> None:
     text = export_episode(store, 1, tmp_path / "1.html").read_text("utf-8")
-    assert text.count("<script") == 2
+    assert text.count("<script") == 3
     assert "alert(1)</script>" not in text
     assert not re.findall(r'(?:src|href)="(?!data:)|https?://|@import', text)
 

@@ -103,7 +103,7 @@ def test_another_host_name_and_a_missing_token_are_refused(store: Any) -> None:
 
 def test_the_page_loads_only_its_own_files(store: Any) -> None:
     client = client_of(store)
-    for path in ("/", "/viewer.js", "/viewer.css"):
+    for path in ("/", "/common.js", "/viewer.js", "/viewer.css"):
         answer = client.get(path)
         assert answer.status_code == 200
         assert "default-src 'self'" in answer.headers["content-security-policy"]

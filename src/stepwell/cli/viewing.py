@@ -12,8 +12,9 @@ from stepwell.errors import EpisodeNotFoundError, MissingDependencyError, Stepwe
 from stepwell.formats.opening import is_store, open
 from stepwell.sizes import counted, human_bytes
 from stepwell.store import Store
-from stepwell.viewer.app import LOCAL_HOSTS, make_app
+from stepwell.viewer.app import make_app
 from stepwell.viewer.exporting import export_episode
+from stepwell.viewer.site import LOCAL_HOSTS
 
 __all__ = ["run_export_episode", "run_view"]
 

@@ -14,10 +14,10 @@ from stepwell.sizes import human_bytes
 from stepwell.store import Store
 from stepwell.viewer.episodes import describe_episode, numbers_of
 from stepwell.viewer.frames import Frames
+from stepwell.viewer.site import PAGE
 
 __all__ = ["write_html"]
 
-PAGE = Path(__file__).parent / "page"
 # nothing is fetched, from anywhere, and no text of a store can run
 POLICY = (
     "default-src 'none'; img-src data:; connect-src data:; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -72,12 +72,14 @@ def write_html(
 
 def _template() -> str:
     """Return the page with style and script in it, and @answers@ and @about@ where those of the episode go."""
-    page, style, script = ((PAGE / name).read_text("utf-8") for name in ("index.html", "viewer.css", "viewer.js"))
+    names = "index.html", "viewer.css", "common.js", "viewer.js"
+    page, style, common, script = ((PAGE / name).read_text("utf-8") for name in names)
     policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     embedded = '<script type="application/json" id="embedded">{"answers":{\n@answers@\n},@about@}</script>'
     page = page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">{policy}')
     page = page.replace('<link rel="stylesheet" href="viewer.css">', f"<style>\n{style}</style>")
-    return page.replace('<script src="viewer.js"></script>', f"{embedded}\n<script>\n{script}</script>")
+    page = page.replace('<script src="common.js"></script>', f"{embedded}\n<script>\n{common}</script>\n")
+    return page.replace('<script src="viewer.js"></script>', f"<script>\n{script}</script>")
 
 
 def _answers(

@@ -1,39 +1,6 @@
 "use strict";
-const $ = (id) => document.getElementById(id);
-const token = new URLSearchParams(location.search).get("token");
-// of an exported file: what the server would answer, by path and query, as data: addresses or {"error": text}
-const embedded = $("embedded") && JSON.parse($("embedded").textContent);
 const COUNT = 100, REFRESH_MS = 3000;
 let isEditable = false, first = 0, shown = null, isPlaying = false, listed = "", asked = 0;
-
-function address(path, given = {}) {
-  const query = new URLSearchParams(given);
-  if (embedded) return embedded.answers[`${path}?${query}`] || "data:,";
-  if (token !== null) query.set("token", token);
-  return `api/${path}?${query}`;
-}
-
-async function get(path, given) {
-  const where = address(path, given);
-  if (where.error) throw new Error(where.error);
-  const answer = await fetch(where);
-  if (!answer.ok) throw new Error(await answer.text());
-  return answer;
-}
-
-async function send(path, given, value) {
-  const body = JSON.stringify(value), headers = { "Content-Type": "application/json" };
-  const answer = await fetch(address(path, given), { method: "POST", headers, body });
-  if (!answer.ok) throw new Error(await answer.text());
-  return answer.json();
-}
-
-function element(tag, text = "", kind = "") {
-  const made = document.createElement(tag);
-  made.textContent = text;
-  made.className = kind;
-  return made;
-}
 
 const chosen = () => Object.fromEntries(new FormData($("filter")));
 
@@ -219,8 +186,6 @@ function draw({ canvas, features, labels }) {
   pen.fillRect(($("step").value / Math.max(shown.length - 1, 1)) * wide, 0, 1, high);
   for (const { feature, axis, value } of labels) value.textContent = round(valueAt(feature, axis));
 }
-
-const round = (value) => String(Number(value.toPrecision(4)));
 
 // of long episodes the least and largest of spans are drawn, and the least of the step's span is told
 function valueAt({ values, width }, axis) {

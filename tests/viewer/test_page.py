@@ -43,20 +43,25 @@ def store(tmp_path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def served(store: Any, token: str | None = None, **options: Any) -> Iterator[str]:
+def serving(app: Any) -> Iterator[str]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(make_app(store, token, **options), log_level="error", ws="none"))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         while thread.is_alive() and not server.started:
             time.sleep(0.01)
         try:
-            query = "" if token is None else f"?token={token}"
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/{query}"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextlib.contextmanager
+def served(store: Any, token: str | None = None, **options: Any) -> Iterator[str]:
+    with serving(make_app(store, token, **options)) as address:
+        yield address if token is None else f"{address}?token={token}"
 
 
 @pytest.fixture
@@ -173,3 +178,37 @@ def test_keys_mark_and_a_selection_is_saved(store: Any) -> None:
         assert faults == []
         browser.close()
     assert [each.metadata["note"] for each in stepwell.open(store.path.parent / "bad.well", mode="r")] == ["g b <i>"]
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium")
+def test_tables_are_shown_as_they_change(tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="needs grpcio")
+    from stepwell.service import Client, Server, open_table
+    from stepwell.viewer.tables import make_tables_app
+
+    store = stepwell.create(tmp_path / "run.well", {"x": stepwell.Array(2)}, capacity=10_000)
+    server = Server(open_table(store, "items", max_size=500), "127.0.0.1:0")
+    with (
+        Client(server.address, timeout=5) as client,
+        client.writer("actor") as writer,
+        serving(make_tables_app(client)) as address,
+        playwright.sync_playwright() as play,
+    ):
+        writer.add_episode({"x": np.zeros((30, 2), np.float32)})
+        browser = play.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
+        faults: list[str] = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(address)
+        playwright.expect(page.locator("#tables h2")).to_have_text("items")
+        playwright.expect(page.locator("#tables dd").first).to_have_text("30 of 500", timeout=20_000)
+        playwright.expect(page.locator("#tables small").nth(1)).to_have_text("0 to 29, mean 14.5")
+        writer.add_episode({"x": np.zeros((20, 2), np.float32)})
+        playwright.expect(page.locator("#tables dd").first).to_have_text("50 of 500", timeout=20_000)
+        playwright.expect(page.locator("#writers td").first).to_have_text("actor")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert faults == []
+        writer.close()
+        server.stop()
+        playwright.expect(page.locator("#wrong")).to_contain_text(server.address, timeout=30_000)
+        browser.close()

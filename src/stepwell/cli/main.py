@@ -520,13 +520,17 @@ def _add_view(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         verbs,
         "viewing:run_view",
         "view",
-        "show the episodes of a store in a browser: list, cameras, plots",
+        "show the episodes of a store, or the tables of a server, in a browser",
         "  stepwell view pusht.well\n  stepwell view pusht.well --host 0.0.0.0     prints an address with a token\n"
-        "  stepwell view pusht.well --edit             mark episodes, save selections",
+        "  stepwell view pusht.well --edit             mark episodes, save selections\n"
+        "  stepwell view 127.0.0.1:7070                tables of `stepwell serve`",
     )
-    parser.add_argument("path", type=place, metavar="PATH", help="directory of the store, or an address: FORMAT://PATH")
+    line = "directory of the store, an address: FORMAT://PATH, or HOST:PORT of a server"
+    parser.add_argument("path", type=place, metavar="PATH", help=line)
     _add_with(parser, "an option of the address's reader, such as split=val")
     _add_import_and_trust(parser)
+    _add_token(parser)
+    parser.add_argument("--authority", metavar="FILE", help="PEM: the server's certificate leads to these")
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="to listen on, default: 127.0.0.1")
     parser.add_argument("--port", type=positive, default=7080, metavar="N", help="default: 7080")
     parser.add_argument("--edit", action="store_true", help="let the page mark episodes and save selections")

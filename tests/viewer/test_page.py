@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import stepwell
+from stepwell.store.bulk_writing import EpisodeBlock, write_store
 from stepwell.viewer.app import make_app
 
 uvicorn = pytest.importorskip("uvicorn", reason="needs uvicorn")
@@ -211,4 +212,35 @@ def test_tables_are_shown_as_they_change(tmp_path: Path) -> None:
         writer.close()
         server.stop()
         playwright.expect(page.locator("#wrong")).to_contain_text(server.address, timeout=30_000)
+        browser.close()
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium")
+def test_a_hundred_thousand_episodes_are_listed_filtered_and_opened(tmp_path: Path) -> None:
+    count = 100_000
+    schema = stepwell.Schema({"x": stepwell.Array((), "<i4")})
+    lengths, facts = np.full(count, 2), [{"task": f"t{number % 10}"} for number in range(count)]
+    block = EpisodeBlock(
+        lengths,
+        {"x": np.repeat(np.arange(count, dtype=np.int32) % 1000, 2)},
+        facts,
+        terminated=np.arange(count) % 4 == 0,
+    )
+    write_store(tmp_path / "m.well", schema, [block])
+    store = stepwell.open(tmp_path / "m.well", mode="r")
+    with served(store) as address, playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        page = browser.new_page()
+        page.goto(address)
+        playwright.expect(page.locator("#total")).to_have_text("100000 episodes, from 0", timeout=20_000)
+        page.click("#on")
+        playwright.expect(page.locator("#rows tr td:nth-child(2)").first).to_have_text("100")
+        page.select_option("[name=end]", "terminated")
+        playwright.expect(page.locator("#total")).to_have_text("25000 episodes, from 0", timeout=20_000)
+        page.fill("[name=where]", "task=t4")
+        page.check("[name=descending]")
+        playwright.expect(page.locator("#total")).to_have_text("5000 episodes, from 0", timeout=20_000)
+        page.click("#rows tr")
+        playwright.expect(page.locator("#title")).to_contain_text("episode 99984")
+        playwright.expect(page.locator(".legend b")).to_have_text("984")
         browser.close()

@@ -185,6 +185,8 @@ def test_histograms_are_numpys_and_follow_the_filter(store: Any) -> None:
         edges = np.linspace(both[0][:, axis].min(), both[0][:, axis].max(), 41)
         for key, values in zip(("all", "chosen"), both, strict=True):
             assert np.allclose(found[key], np.histogram(values[:, axis], edges)[0] / len(values))
+            for name, told in found["statistics"][key].items():
+                assert np.isclose(told, getattr(values[:, axis].astype(np.float64), name)())
     with store.writer() as writer:
         writer.add_episode({name: store[0][name][:4] for name in ("image", "action")}, terminated=True)
     client.get("/api/episodes")

@@ -38,7 +38,7 @@ class Histograms:
     def __call__(
         self, name: str, *, end: str = "", min_length: int = 0, where: str = "", mark: str = ""
     ) -> dict[str, Any]:
-        """Return ``axes``: of each the ``low`` and ``high`` of all, and fractions of all and of those chosen.
+        """Return ``axes``: of each ``low`` and ``high`` of all, fractions and statistics of all and of those chosen.
 
         Args:
             name: of an array feature of numbers.
@@ -82,4 +82,18 @@ def _spread(whole: npt.NDArray[np.float64], part: npt.NDArray[np.float64]) -> di
     low, high = (float(seen.min()), float(seen.max())) if len(seen) else (0.0, 0.0)
     edges = np.linspace(low, high if high > low else low + 1, NUM_BINS + 1)
     counts = [np.histogram(values, edges)[0] / max(len(values), 1) for values in both]
-    return {"low": low, "high": high, "all": counts[0].tolist(), "chosen": counts[1].tolist()}
+    told = [_statistics(values) for values in both]
+    return {
+        "low": low,
+        "high": high,
+        "all": counts[0].tolist(),
+        "chosen": counts[1].tolist(),
+        "statistics": {"all": told[0], "chosen": told[1]},
+    }
+
+
+def _statistics(values: npt.NDArray[np.float64]) -> dict[str, float] | None:
+    """Return mean, std, min and max of finite values; None of none."""
+    if not len(values):
+        return None
+    return {name: float(getattr(values, name)()) for name in ("mean", "std", "min", "max")}

@@ -136,7 +136,7 @@ function arrange() {
   const groups = shown.features.filter((each) => !isPaired(each)).map((each) => [each]);
   const paired = shown.features.filter(isPaired);
   if (paired.length) groups.unshift(paired);
-  shown.plots = groups.map((features) => ({ features, canvas: element("canvas", "", "curves"), bars: element("div") }));
+  shown.plots = groups.map((features) => ({ features, canvas: element("canvas", "", "curves"), bars: element("div", "", "spreadings") }));
   $("plots").replaceChildren(...shown.plots.flatMap((plot) => {
     plot.canvas.onpointerdown = plot.canvas.onpointermove = (event) => {
       if (event.buttons !== 1) return;
@@ -148,8 +148,7 @@ function arrange() {
     plot.labels = plot.features.flatMap((feature, number) => Array.from({ length: feature.width }, (_, axis) => {
       const label = element("span"), swatch = element("i"), value = element("b");
       swatch.style.background = color(axis, number);
-      const called = feature.axes ? feature.axes[axis] : feature.width > 1 ? String(axis) : "";
-      label.append(swatch, `${plot.features.length > 1 ? `${feature.name} ` : ""}${called} `, value);
+      label.append(swatch, `${plot.features.length > 1 ? `${feature.name} ` : ""}${nameOf(feature, axis)} `, value);
       plot.legend.append(label);
       return { feature, axis, value };
     }));
@@ -246,7 +245,7 @@ async function spread() {
     for (const feature of $("spread").checked ? plot.features : []) {
       try {
         const found = await (await get("histograms", { ...chosen(), name: feature.name })).json();
-        made.push(...found.axes.map(barsOf));
+        made.push(...found.axes.map((axis, number) => barsOf(axis, number, `${plot.features.length > 1 ? `${feature.name} ` : ""}${nameOf(feature, number)}`)));
         if (found.num_read < found.num_all) made.push(element("span", `of ${found.num_read} evenly spaced episodes`));
       } catch (error) { fail(error); }
     }
@@ -254,9 +253,12 @@ async function spread() {
   }
 }
 
-function barsOf(axis, number) {
-  const canvas = element("canvas", "", "bars"), pen = canvas.getContext("2d");
-  canvas.title = `axis ${number}: ${round(axis.low)} to ${round(axis.high)}`;
+const nameOf = (feature, axis) => feature.axes ? feature.axes[axis] : feature.width > 1 ? String(axis) : "";
+
+function barsOf(axis, number, name) {
+  const figure = element("figure", "", "spread"), canvas = element("canvas", "", "bars"), pen = canvas.getContext("2d");
+  const told = (what, found) => `${what} ${found ? `${round(found.mean)} \u00b1 ${round(found.std)}, ${round(found.min)} to ${round(found.max)}` : "none"}`;
+  figure.append(element("b", name), canvas, element("small", told("all", axis.statistics.all)), element("small", told("list", axis.statistics.chosen)));
   [canvas.width, canvas.height] = [120, 48];
   const top = Math.max(...axis.all, ...axis.chosen, 1e-9), bar = canvas.width / axis.all.length;
   axis.all.forEach((part, place) => {
@@ -265,7 +267,7 @@ function barsOf(axis, number) {
     pen.fillStyle = color(number, 0);
     pen.fillRect(place * bar, 47 - (axis.chosen[place] / top) * 46, bar, 2);
   });
-  return canvas;
+  return figure;
 }
 
 // the window around the step as a training sample

@@ -244,3 +244,44 @@ def test_a_hundred_thousand_episodes_are_listed_filtered_and_opened(tmp_path: Pa
         playwright.expect(page.locator("#title")).to_contain_text("episode 99984")
         playwright.expect(page.locator(".legend b")).to_have_text("984")
         browser.close()
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium")
+@pytest.mark.parametrize("gop", [2, 12])
+def test_a_playing_browser_decodes_the_right_frame_at_each_step(tmp_path: Path, gop: int) -> None:
+    pytest.importorskip("av", reason="needs PyAV")
+    length = 70
+    store = stepwell.create(tmp_path / "v.well", {"image": stepwell.Image((47, 48, 3), codec="video", gop=gop)}, fps=50)
+    values = np.empty((length, 47, 48, 3), np.uint8)
+    values[:] = (40 + 3 * np.arange(length))[:, None, None, None]
+    with store.writer() as writer:
+        writer.add_episode({"image": values}, terminated=True)
+    script = """async () => {
+      const player = new Player(0, "image"), found = [];
+      for (let step = 0; step < shown.length; step++) {
+        const image = await player.frame(step), pen = document.createElement("canvas").getContext("2d");
+        if (!image) return null;
+        pen.drawImage(image, 0, 0);
+        found.push([...pen.getImageData(40, 40, 1, 1).data].slice(0, 3));
+      }
+      return found;
+    }"""
+    with served(store) as address, playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        page = browser.new_page()
+        page.goto(address)
+        page.click("#rows tr")
+        page.wait_for_selector("#cameras img[src]")
+        found = np.array(page.evaluate(script))
+        assert found.shape == (length, 3)
+        assert abs(found - np.asarray(store[0]["image"])[:, 40, 40].astype(int)).max() <= 2
+        page.select_option("#speed", "0.25")
+        page.click("#play")
+        playwright.expect(page.locator("#cameras canvas")).to_be_visible()
+        page.select_option("#speed", "4")
+        playwright.expect(page.locator("#play")).to_have_text("play", timeout=60_000)
+        # it stands still: the server's frame is shown
+        playwright.expect(page.locator("#at")).to_have_text(f"step {length - 1} of {length}")
+        playwright.expect(page.locator("#cameras canvas")).to_be_hidden()
+        assert page.evaluate(PIXEL) == np.asarray(store[0]["image"])[-1, 3, 3].tolist()
+        browser.close()

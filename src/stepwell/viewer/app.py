@@ -13,6 +13,7 @@ from stepwell.viewer.episodes import cameras_of, describe_episode, is_camera, is
 from stepwell.viewer.frames import Frames
 from stepwell.viewer.histograms import Histograms
 from stepwell.viewer.listing import choose_episodes, list_episodes
+from stepwell.viewer.packets import MAX_STEPS, packets_of
 from stepwell.viewer.samples import sample_of
 from stepwell.viewer.selection import commands_for, save_selection
 from stepwell.viewer.site import Answer, Site, to_json
@@ -57,6 +58,7 @@ def make_app(store: Store, token: str | None = None, *, edit: bool = False, host
         Route(episode + "/numbers", site.reads(pages.numbers)),
         Route(episode + "/sample", site.reads(pages.sample)),
         Route(episode + "/frame", site.reads(pages.frame)),
+        Route(episode + "/packets", site.reads(pages.packets)),
         Route("/api/selection", site.reads(pages.selection)),
     ]
     if edit:
@@ -99,12 +101,15 @@ class _Pages:
 
     def frame(self, request: Any) -> Answer:
         episode, name = self._episode(request), self._feature(request, is_camera)
-        step = int(request.query_params.get("step", 0))
-        if not 0 <= step < episode.length:
-            raise StepwellError(f"step {step} of an episode of {episode.length}. Allowed: 0 to {episode.length - 1}.")
+        step = _step_of(request, episode)
         if request.query_params.get("thumbnail") == "1":
             return self.frames.thumbnail(episode.index, name, step)
         return self.frames.encoded(episode.index, name, step)
+
+    def packets(self, request: Any) -> Answer:
+        episode, name = self._episode(request), self._feature(request, is_camera)
+        count = int(request.query_params.get("count", MAX_STEPS))
+        return to_json(packets_of(self.store, episode.index, name, _step_of(request, episode), max(count, 1)))
 
     def sample(self, request: Any) -> Answer:
         given, schema = request.query_params, schema_of(self.store)
@@ -144,6 +149,13 @@ class _Pages:
         if name not in fit:
             raise StepwellError(f"feature {name!r} cannot be shown so. Allowed: {', '.join(fit) or 'none here'}.")
         return name
+
+
+def _step_of(request: Any, episode: Episode) -> int:
+    step = int(request.query_params.get("step", 0))
+    if not 0 <= step < episode.length:
+        raise StepwellError(f"step {step} of an episode of {episode.length}. Allowed: 0 to {episode.length - 1}.")
+    return step
 
 
 def _filter(given: Mapping[str, str]) -> dict[str, Any]:

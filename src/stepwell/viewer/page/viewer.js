@@ -1,5 +1,7 @@
 "use strict";
 const COUNT = 100, REFRESH_MS = 3000;
+// figures whose step the browser decoded itself
+let painted = new Map();
 let isEditable = false, first = 0, shown = null, isPlaying = false, listed = "", asked = 0;
 
 const chosen = () => Object.fromEntries(new FormData($("filter")));
@@ -119,15 +121,18 @@ async function select() {
 function cameraOf(name) {
   const figure = element("figure"), image = element("img");
   image.alt = name;
-  image.onload = () => figure.classList.remove("damaged");
+  const canvas = element("canvas");
+  canvas.hidden = true;
+  image.onload = () => { figure.classList.remove("damaged"); canvas.hidden = true; };
   image.onerror = () => {
     figure.classList.add("damaged");
+    canvas.hidden = true;
     const mine = shown, step = $("step").value;
     get(`episodes/${mine.index}/frame`, { name, step }).catch((error) => {
       if (shown === mine && $("step").value === step) fail(error);
     });
   };
-  figure.append(image, element("figcaption", name));
+  figure.append(image, canvas, element("figcaption", name));
   return figure;
 }
 
@@ -198,6 +203,8 @@ function show() {
   const step = $("step").value;
   $("at").textContent = `step ${step} of ${shown.length}`;
   for (const image of document.querySelectorAll("#cameras img")) {
+    const figure = image.parentElement;
+    if (painted.has(figure) && paint(figure, painted.get(figure))) continue;
     const where = address(`episodes/${shown.index}/frame`, { name: image.alt, step });
     image.src = where.error ? "data:," : where;
   }
@@ -220,20 +227,102 @@ function neighbour(by) {
   if (row) { row.scrollIntoView({ block: "nearest" }); row.onclick(); }
 }
 
+// video as it lies, while it plays: the browser decodes packets, some steps at a time; a step that stands still is the
+// server's frame, whose pixels are those that a loader gives
+
+const CHUNK = 32;
+
+class Player {
+  constructor(index, name) { Object.assign(this, { index, name, chunks: new Map(), isBroken: !("VideoDecoder" in window) }); }
+
+  // the image of a step; null where the browser cannot decode it
+  async frame(step) {
+    if (this.isBroken) return null;
+    const number = Math.floor(step / CHUNK);
+    for (const [each, chunk] of this.chunks) {
+      if (each !== number && each !== number + 1) { this.chunks.delete(each); chunk.then(close, () => {}); }
+    }
+    for (const each of [number, number + 1]) {
+      if (!this.chunks.has(each) && each * CHUNK < shown.length) this.chunks.set(each, this.decode(each * CHUNK));
+    }
+    try {
+      const image = (await this.chunks.get(number)).get(step);
+      if (!image) throw new Error("no frame");
+      return image;
+    } catch { this.isBroken = true; return null; }
+  }
+
+  async decode(first) {
+    const given = { name: this.name, step: first, count: CHUNK }, images = new Map(), made = [];
+    const { codec, runs } = await (await get(`episodes/${this.index}/packets`, given)).json();
+    const config = { codec, optimizeForLatency: true };
+    if (codec === null || !(await VideoDecoder.isConfigSupported(config)).supported) throw new Error("not decoded here");
+    // the time of a packet is its number: that of the run, and its own within it
+    const wanted = new Map(), time = (run, packet) => run * 1e6 + packet;
+    runs.forEach(({ rows }, run) => rows.forEach(([step, frame]) => { if (step >= first) wanted.set(step, time(run, frame)); }));
+    const times = new Set(wanted.values());
+    await new Promise((done, failed) => {
+      const decoder = new VideoDecoder({
+        output: (frame) => {
+          const { timestamp } = frame;
+          if (!times.has(timestamp)) return frame.close();
+          made.push(createImageBitmap(frame).then((image) => images.set(timestamp, image)).finally(() => frame.close()));
+        },
+        error: failed,
+      });
+      decoder.configure(config);
+      runs.forEach(({ packets }, run) => packets.forEach((text, packet) => {
+        const data = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+        decoder.decode(new EncodedVideoChunk({ type: packet ? "delta" : "key", timestamp: time(run, packet), data }));
+      }));
+      decoder.flush().then(() => { decoder.close(); done(); }, failed);
+    });
+    await Promise.all(made);
+    return new Map([...wanted].map(([step, timestamp]) => [step, images.get(timestamp)]));
+  }
+
+  close() { for (const chunk of this.chunks.values()) chunk.then(close, () => {}); this.chunks.clear(); }
+}
+
+function close(images) { for (const image of images.values()) image?.close(); }
+
+// draw a step over the server's frame, of the size that it has
+function paint(figure, image) {
+  const canvas = figure.querySelector("canvas"), { naturalWidth, naturalHeight } = figure.querySelector("img");
+  // sides that are odd are coded as even
+  if (!naturalWidth || Math.abs(image.width - naturalWidth) > 1 || Math.abs(image.height - naturalHeight) > 1) return false;
+  if (canvas.width !== naturalWidth || canvas.height !== naturalHeight) [canvas.width, canvas.height] = [naturalWidth, naturalHeight];
+  canvas.getContext("2d").drawImage(image, 0, 0);
+  canvas.hidden = false;
+  return true;
+}
+
 // playing: the next step is not before its time, and not before every camera shows this one
 
-function stop() { isPlaying = false; $("play").textContent = "play"; }
+function stop() {
+  painted = new Map();
+  if (isPlaying) { isPlaying = false; show(); }
+  $("play").textContent = "play";
+}
+
 async function play() {
   if (isPlaying) return stop();
-  const mine = shown;
+  const mine = shown, figures = [...document.querySelectorAll("#cameras figure")];
+  const players = figures.map((figure) => embedded ? null : new Player(mine.index, figure.querySelector("img").alt));
   isPlaying = true;
   $("play").textContent = "pause";
   while (isPlaying && shown === mine) {
     const until = performance.now() + 1000 / ((shown.fps || 10) * Number($("speed").value));
-    await Promise.all([...document.querySelectorAll("#cameras img")].map((image) => image.decode().catch(() => {})));
+    const next = Math.min(Number($("step").value) + 1, mine.length - 1);
+    const images = await Promise.all(players.map((player) => player && player.frame(next)));
+    await Promise.all(figures.map((figure) => figure.querySelector("img").decode().catch(() => {})));
     await new Promise((done) => setTimeout(done, Math.max(until - performance.now(), 0)));
-    if (isPlaying && shown === mine) move(1);
+    if (!isPlaying || shown !== mine) break;
+    painted = new Map(figures.map((figure, place) => [figure, images[place]]).filter(([, image]) => image));
+    move(1);
+    painted = new Map();
   }
+  for (const player of players) player?.close();
 }
 
 // how values are spread

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import stepwell
+from stepwell.store.bulk_writing import EpisodeBlock, write_store
 from stepwell.viewer.app import make_app
 
 uvicorn = pytest.importorskip("uvicorn", reason="needs uvicorn")
@@ -43,10 +44,10 @@ def store(tmp_path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def served(store: Any) -> Iterator[str]:
+def serving(app: Any) -> Iterator[str]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(make_app(store), log_level="error", ws="none"))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         while thread.is_alive() and not server.started:
@@ -56,6 +57,12 @@ def served(store: Any) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextlib.contextmanager
+def served(store: Any, token: str | None = None, **options: Any) -> Iterator[str]:
+    with serving(make_app(store, token, **options)) as address:
+        yield address if token is None else f"{address}?token={token}"
 
 
 @pytest.fixture
@@ -139,4 +146,142 @@ def test_a_damaged_frame_is_marked(damaged_store: Any) -> None:
             page.keyboard.press("ArrowRight")
             playwright.expect(page.locator("figure.damaged")).to_have_count(count)
             playwright.expect(page.locator("#fault")).to_contain_text("step 1" if step == 1 else "")
+        browser.close()
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium")
+def test_keys_mark_and_a_selection_is_saved(store: Any) -> None:
+    with served(store, "t", edit=True) as address, playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        page = browser.new_page(viewport={"width": 400, "height": 800})
+        faults: list[str] = []
+        page.on("console", lambda message: faults.append(message.text))
+        page.goto(address)
+        page.click("#rows tr:nth-child(2)")
+        page.wait_for_selector("#marking:visible")
+        page.keyboard.press("g")
+        playwright.expect(page.locator("#rows tr:nth-child(2) .mark")).to_have_text("good")
+        page.keyboard.press("n")
+        playwright.expect(page.locator("#title")).to_contain_text("episode 2")
+        page.keyboard.press("b")
+        playwright.expect(page.locator("#rows tr:nth-child(3) .mark")).to_have_text("bad")
+        page.fill("#note", "g b <i>")
+        page.keyboard.press("Enter")
+        playwright.expect(page.locator("#rows tr:nth-child(3) td").last).to_contain_text("note=g b <i>")
+        page.select_option("[name=mark]", "bad")
+        playwright.expect(page.locator("#rows tr")).to_have_count(1)
+        page.click("#selection summary")
+        playwright.expect(page.locator("#commands pre").first).to_contain_text("chosen=2")
+        page.fill("#newname", "bad.well")
+        page.keyboard.press("Enter")
+        playwright.expect(page.locator("#saved")).to_contain_text("bad.well")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        assert faults == []
+        browser.close()
+    assert [each.metadata["note"] for each in stepwell.open(store.path.parent / "bad.well", mode="r")] == ["g b <i>"]
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium")
+def test_tables_are_shown_as_they_change(tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="needs grpcio")
+    from stepwell.service import Client, Server, open_table
+    from stepwell.viewer.tables import make_tables_app
+
+    store = stepwell.create(tmp_path / "run.well", {"x": stepwell.Array(2)}, capacity=10_000)
+    server = Server(open_table(store, "items", max_size=500), "127.0.0.1:0")
+    with (
+        Client(server.address, timeout=5) as client,
+        client.writer("actor") as writer,
+        serving(make_tables_app(client)) as address,
+        playwright.sync_playwright() as play,
+    ):
+        writer.add_episode({"x": np.zeros((30, 2), np.float32)})
+        browser = play.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
+        faults: list[str] = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(address)
+        playwright.expect(page.locator("#tables h2")).to_have_text("items")
+        playwright.expect(page.locator("#tables dd").first).to_have_text("30 of 500", timeout=20_000)
+        playwright.expect(page.locator("#tables small").nth(1)).to_have_text("0 to 29, mean 14.5")
+        writer.add_episode({"x": np.zeros((20, 2), np.float32)})
+        playwright.expect(page.locator("#tables dd").first).to_have_text("50 of 500", timeout=20_000)
+        playwright.expect(page.locator("#writers td").first).to_have_text("actor")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert faults == []
+        writer.close()
+        server.stop()
+        playwright.expect(page.locator("#wrong")).to_contain_text(server.address, timeout=30_000)
+        browser.close()
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium")
+def test_a_hundred_thousand_episodes_are_listed_filtered_and_opened(tmp_path: Path) -> None:
+    count = 100_000
+    schema = stepwell.Schema({"x": stepwell.Array((), "<i4")})
+    lengths, facts = np.full(count, 2), [{"task": f"t{number % 10}"} for number in range(count)]
+    block = EpisodeBlock(
+        lengths,
+        {"x": np.repeat(np.arange(count, dtype=np.int32) % 1000, 2)},
+        facts,
+        terminated=np.arange(count) % 4 == 0,
+    )
+    write_store(tmp_path / "m.well", schema, [block])
+    store = stepwell.open(tmp_path / "m.well", mode="r")
+    with served(store) as address, playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        page = browser.new_page()
+        page.goto(address)
+        playwright.expect(page.locator("#total")).to_have_text("100000 episodes, from 0", timeout=20_000)
+        page.click("#on")
+        playwright.expect(page.locator("#rows tr td:nth-child(2)").first).to_have_text("100")
+        page.select_option("[name=end]", "terminated")
+        playwright.expect(page.locator("#total")).to_have_text("25000 episodes, from 0", timeout=20_000)
+        page.fill("[name=where]", "task=t4")
+        page.check("[name=descending]")
+        playwright.expect(page.locator("#total")).to_have_text("5000 episodes, from 0", timeout=20_000)
+        page.click("#rows tr")
+        playwright.expect(page.locator("#title")).to_contain_text("episode 99984")
+        playwright.expect(page.locator(".legend b")).to_have_text("984")
+        browser.close()
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium")
+@pytest.mark.parametrize("gop", [2, 12])
+def test_a_playing_browser_decodes_the_right_frame_at_each_step(tmp_path: Path, gop: int) -> None:
+    pytest.importorskip("av", reason="needs PyAV")
+    length = 70
+    store = stepwell.create(tmp_path / "v.well", {"image": stepwell.Image((47, 48, 3), codec="video", gop=gop)}, fps=50)
+    values = np.empty((length, 47, 48, 3), np.uint8)
+    values[:] = (40 + 3 * np.arange(length))[:, None, None, None]
+    with store.writer() as writer:
+        writer.add_episode({"image": values}, terminated=True)
+    script = """async () => {
+      const player = new Player(0, "image"), found = [];
+      for (let step = 0; step < shown.length; step++) {
+        const image = await player.frame(step), pen = document.createElement("canvas").getContext("2d");
+        if (!image) return null;
+        pen.drawImage(image, 0, 0);
+        found.push([...pen.getImageData(40, 40, 1, 1).data].slice(0, 3));
+      }
+      return found;
+    }"""
+    with served(store) as address, playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        page = browser.new_page()
+        page.goto(address)
+        page.click("#rows tr")
+        page.wait_for_selector("#cameras img[src]")
+        found = np.array(page.evaluate(script))
+        assert found.shape == (length, 3)
+        assert abs(found - np.asarray(store[0]["image"])[:, 40, 40].astype(int)).max() <= 2
+        page.select_option("#speed", "0.25")
+        page.click("#play")
+        playwright.expect(page.locator("#cameras canvas")).to_be_visible()
+        page.select_option("#speed", "4")
+        playwright.expect(page.locator("#play")).to_have_text("play", timeout=60_000)
+        # it stands still: the server's frame is shown
+        playwright.expect(page.locator("#at")).to_have_text(f"step {length - 1} of {length}")
+        playwright.expect(page.locator("#cameras canvas")).to_be_hidden()
+        assert page.evaluate(PIXEL) == np.asarray(store[0]["image"])[-1, 3, 3].tolist()
         browser.close()

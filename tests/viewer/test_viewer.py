@@ -16,7 +16,8 @@ pytest.importorskip("starlette", reason="needs starlette")
 pytest.importorskip("httpx2", reason="needs httpx2")
 from starlette.testclient import TestClient
 
-from stepwell.viewer.app import MAX_STEPS, make_app
+from stepwell.viewer.app import make_app
+from stepwell.viewer.episodes import MAX_STEPS
 from stepwell.viewer.frames import Frames
 
 LENGTHS = [4, 9, 6, 9]
@@ -102,7 +103,7 @@ def test_another_host_name_and_a_missing_token_are_refused(store: Any) -> None:
 
 def test_the_page_loads_only_its_own_files(store: Any) -> None:
     client = client_of(store)
-    for path in ("/", "/viewer.js", "/viewer.css"):
+    for path in ("/", "/common.js", "/viewer.js", "/viewer.css"):
         answer = client.get(path)
         assert answer.status_code == 200
         assert "default-src 'self'" in answer.headers["content-security-policy"]
@@ -184,6 +185,8 @@ def test_histograms_are_numpys_and_follow_the_filter(store: Any) -> None:
         edges = np.linspace(both[0][:, axis].min(), both[0][:, axis].max(), 41)
         for key, values in zip(("all", "chosen"), both, strict=True):
             assert np.allclose(found[key], np.histogram(values[:, axis], edges)[0] / len(values))
+            for name, told in found["statistics"][key].items():
+                assert np.isclose(told, getattr(values[:, axis].astype(np.float64), name)())
     with store.writer() as writer:
         writer.add_episode({name: store[0][name][:4] for name in ("image", "action")}, terminated=True)
     client.get("/api/episodes")

@@ -19,6 +19,7 @@ from stepwell.cli.inspecting import name_of, open_given
 from stepwell.cli.terminal import print_folded
 from stepwell.loader import Loader
 from stepwell.progress import make_bar
+from stepwell.schema import Feature
 from stepwell.store import Store
 from stepwell.windows import Field, View
 
@@ -191,7 +192,7 @@ def advice(
     store: Store, offsets: Mapping[str, Sequence[int]], order: str, threads: int | None, report: StreamReport
 ) -> list[str]:
     """Return what may make these windows come faster, a line each; docs/performance.md explains them."""
-    schema = store.schema or {}
+    schema: Mapping[str, Feature] = store.schema or {}
     encoded = {name: schema[name].codec for name in offsets if name in schema and not schema[name].is_raw}
     lines = []
     for name, codec in encoded.items() if order == "random" else ():

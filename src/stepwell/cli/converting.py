@@ -200,6 +200,8 @@ MEANT = {
     "Mapping": 'an object of JSON, such as \'{"NAME": "VALUE"}\'',
     "Collection": "a list of JSON, such as '[\"NAME\"]'",
 }
+# files of one episode, for people
+EPISODE_KINDS = ("html", "mp4", "rrd")
 # what only LeRobot's datasets have, with what says nothing
 LEROBOT_ONLY = {"format_version": "v3.0", "task": None, "cameras": "auto", "fps": None, "append": False}
 FLAGS = {"format_version": "--version"}
@@ -207,7 +209,12 @@ FLAGS = {"format_version": "--version"}
 
 def run_export(arguments: argparse.Namespace) -> int:
     """Write a store as a data set and print what is in it."""
-    kind = arguments.to or ("beton" if arguments.target.suffix == ".beton" else "lerobot")
+    suffix = arguments.target.suffix.removeprefix(".")
+    kind = arguments.to or (suffix if suffix in ("beton", *EPISODE_KINDS) else "lerobot")
+    if kind in EPISODE_KINDS:
+        return int(import_module("stepwell.cli.viewing").run_export_episode(arguments, kind))
+    if arguments.episode is not None:
+        raise StepwellError(f"--episode is of {', '.join(EPISODE_KINDS)}. For {kind} give --episodes FIRST:STOP.")
     with open_at(arguments.source) as store:
         view = View(store)
         if arguments.episodes is not None:

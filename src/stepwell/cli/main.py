@@ -408,14 +408,16 @@ def _add_export(verbs: Verbs[Parser]) -> None:
         verbs,
         "converting:run_export",
         "export",
-        "write a store as a data set of another system: LeRobot, FFCV's .beton, WebDataset, RLDS, TFDS",
+        "write a store as a data set of another system (LeRobot, FFCV's .beton, WebDataset, RLDS, TFDS), or an episode "
+        "as a file for people (HTML, mp4, Rerun's .rrd)",
         "  stepwell export pusht.well pusht --task 'Push the T to the goal'\n"
         "  stepwell export pusht.well pusht-v21 --version v2.1 --cameras image --episodes 0:100\n"
         "  stepwell export today.well pusht --append\n"
         "  stepwell export pusht.well pusht.beton\n"
         "  stepwell export pusht.well shards --to webdataset --with shard_bytes=500MB\n"
         "  stepwell export pusht.well rlds/pusht --to rlds --with split=val\n"
-        "  stepwell export arm.well arm --feature camera --feature action --rename camera=observation.images.front",
+        "  stepwell export arm.well arm --feature camera --feature action --rename camera=observation.images.front\n"
+        "  stepwell export pusht.well 3.html --episode 3   a page that needs no server; 3.mp4 and 3.rrd likewise",
     )
     parser.add_argument(
         "source", type=place, metavar="STORE", help="directory of the store, or an address: FORMAT://PATH"
@@ -423,8 +425,8 @@ def _add_export(verbs: Verbs[Parser]) -> None:
     parser.add_argument("target", type=Path, metavar="DST", help="of the data set, file or directory; not there yet")
     parser.add_argument(
         "--to",
-        choices=("lerobot", "beton", "webdataset", "rlds", "tfds"),
-        help="the format, default: beton for a DST that ends in .beton, else lerobot",
+        choices=("lerobot", "beton", "webdataset", "rlds", "tfds", "html", "mp4", "rrd"),
+        help="the format, default: what DST ends in (.beton, .html, .mp4, .rrd), else lerobot",
     )
     add_with(parser, "an option of the format's writer, such as shard_bytes=500MB")
     parser.add_argument(
@@ -442,6 +444,7 @@ def _add_export(verbs: Verbs[Parser]) -> None:
         help="how they are stored; auto, the default: PNG and JPEG as images, others as video",
     )
     parser.add_argument("--episodes", type=episode_range, metavar="FIRST:STOP", help="only these, default: all")
+    parser.add_argument("--episode", type=int, metavar="N", help="of html, mp4 and rrd, default: the only one")
     add_repeated(parser, "--feature", "NAME", "only these, default: all")
     add_repeated(parser, "--rename", "NAME=NEW", "a feature's name in the dataset", type=name_and_name)
     parser.add_argument("--fps", type=rate, metavar="N", help="rows a second, default: what the store says")
@@ -675,14 +678,20 @@ def _add_view(verbs: Verbs[Parser]) -> None:
         verbs,
         "viewing:run_view",
         "view",
-        "show the episodes of a store in a browser: list, cameras, plots",
-        "  stepwell view pusht.well\n  stepwell view pusht.well --host 0.0.0.0     prints an address with a token",
+        "show the episodes of a store, or the tables of a server, in a browser",
+        "  stepwell view pusht.well\n  stepwell view pusht.well --host 0.0.0.0     prints an address with a token\n"
+        "  stepwell view pusht.well --edit             mark episodes, save selections\n"
+        "  stepwell view 127.0.0.1:7070                tables of `stepwell serve`",
     )
-    parser.add_argument("path", type=place, metavar="PATH", help="directory of the store, or an address: FORMAT://PATH")
+    line = "directory of the store, an address: FORMAT://PATH, or HOST:PORT of a server"
+    parser.add_argument("path", type=place, metavar="PATH", help=line)
     add_with(parser, "an option of the address's reader, such as split=val")
     add_import_and_trust(parser)
+    _add_token(parser)
+    parser.add_argument("--authority", metavar="FILE", help="PEM: the server's certificate leads to these")
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="to listen on, default: 127.0.0.1")
     parser.add_argument("--port", type=positive, default=7080, metavar="N", help="default: 7080")
+    parser.add_argument("--edit", action="store_true", help="let the page mark episodes and save selections")
     parser.add_argument("--once", action="store_true", help="print the address and leave")
 
 

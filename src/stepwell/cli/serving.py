@@ -21,7 +21,7 @@ from stepwell.service import TLS, Client, Server, open_table
 from stepwell.sizes import human_bytes
 from stepwell.store import open as open_store
 
-__all__ = ["Look", "make_screen", "parse_table", "run_serve", "run_top"]
+__all__ = ["Look", "make_screen", "parse_table", "read_token", "run_serve", "run_top"]
 
 LIMITER = re.compile(r"(MinSize|SampleToInsertRatio|Queue|Stack)\(([^()]*)\)")
 # a comma within brackets divides arguments, not options
@@ -79,7 +79,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     """Serve tables until a signal comes."""
     store = open_store(arguments.path)
     tables = [open_table(store, name, **options) for name, options in map(parse_table, arguments.table or ["replay"])]
-    token = _read_token(arguments.token_file)
+    token = read_token(arguments.token_file)
     has_tls = arguments.certificate or arguments.key or arguments.authority
     server = Server(
         tables,
@@ -105,7 +105,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 def run_top(arguments: argparse.Namespace) -> int:
     """Show the tables of servers, once or until Ctrl-C."""
-    token = _read_token(arguments.token_file)
+    token = read_token(arguments.token_file)
     tls = None if arguments.authority is None else TLS(authority=arguments.authority)
     # one that is away is shown as such, beside the others
     seconds = 3.0 if arguments.once or arguments.json else max(arguments.seconds, 1.0)
@@ -141,7 +141,8 @@ def run_top(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read_token(path: str | None) -> str | None:
+def read_token(path: str | None) -> str | None:
+    """Return the text of ``--token-file``."""
     if path is None:
         return None
     try:

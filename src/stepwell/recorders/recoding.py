@@ -60,6 +60,7 @@ from stepwell.store.layout import (
     sync_directory,
 )
 from stepwell.store.maintenance import episode_indices, replace_deleted
+from stepwell.store.marks import carry_marks
 from stepwell.store.records import BirthLog, StoreRecord, runs_of
 
 __all__ = [
@@ -180,6 +181,7 @@ def _write_record(
     log = BirthLog(new.uuid)
     for chunk in chunks:
         log.add(chunk.ordinal, runs_of([(old, int(name.partition("-")[0]), places) for name, places in chunk.parts]))
+    carry_marks([store], place)
     new = replace(new, segment_bytes=old.segment_bytes, sync=old.sync, births=log.end(len(chunks)))
     replace_file(f"{place}/{STORE_JSON}", seal_json(new.to_json()))
 

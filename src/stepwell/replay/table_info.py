@@ -14,16 +14,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from stepwell.display.html import block, table
 from stepwell.replay.contents import Counts
 from stepwell.replay.limiters import Limiter
 
 if TYPE_CHECKING:
+    from stepwell.replay.items import Items
     from stepwell.replay.table_settings import TableSettings
 
-__all__ = ["RateMeter", "Rates", "TableInfo"]
+__all__ = ["RateMeter", "Rates", "SpreadColumns", "TableInfo", "read_columns", "spread_of"]
+
+NUM_BINS, MAX_READ = 40, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,3 +230,45 @@ class TableInfo:
 
     def _repr_html_(self) -> str:
         return block(self.line, table(self.rows()))
+
+
+class SpreadColumns(NamedTuple):
+    """Numbers of items, an array each, and how many items there are."""
+
+    priority: npt.NDArray[np.float64]
+    age: npt.NDArray[np.int64]  # inserts since it came
+    staleness: npt.NDArray[np.int64]  # inserts and updates since its priority was set
+    draws: npt.NDArray[np.int64]
+    num_items: int
+
+
+def read_columns(items: Items) -> SpreadColumns:
+    """Return numbers of the items, of evenly spaced ones where there are many; the table's lock is held."""
+    stride = max(1, len(items.generations) // MAX_READ)
+    slots = np.arange(0, len(items.generations), stride)
+    slots = slots[items.episode[slots] >= 0]
+    return SpreadColumns(
+        items.priority[slots],
+        items.num_inserted - 1 - items.sequence[slots],
+        items.num_touched - 1 - items.touched[slots],
+        items.times_sampled[slots].astype(np.int64),
+        len(items),
+    )
+
+
+def spread_of(columns: SpreadColumns) -> dict[str, Any]:
+    """Return histograms of numbers of items, as JSON types.
+
+    Returns:
+        ``num_items``; ``num_read``, of which the histograms are; and ``priority``, ``age`` (inserts since an item
+        came), ``staleness`` (inserts and updates since its priority was set) and ``draws`` (how often it was drawn),
+        each with ``low``, ``high``, ``mean`` and ``counts``, of 40 bins of equal width from ``low`` to ``high``.
+    """
+    found: dict[str, Any] = {"num_items": columns.num_items, "num_read": len(columns.priority)}
+    for name in ("priority", "age", "staleness", "draws"):
+        values = np.asarray(getattr(columns, name), np.float64)
+        low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+        counts = np.histogram(values, NUM_BINS, (low, high if high > low else low + 1))[0]
+        mean = float(values.mean()) if len(values) else 0.0
+        found[name] = {"low": low, "high": high, "mean": mean, "counts": counts.tolist()}
+    return found

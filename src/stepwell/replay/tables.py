@@ -43,7 +43,7 @@ from stepwell.replay.limiters import (
 )
 from stepwell.replay.patterns import EVERY_STEP, Pattern
 from stepwell.replay.selectors import Selector
-from stepwell.replay.table_info import RateMeter, TableInfo
+from stepwell.replay.table_info import RateMeter, TableInfo, read_columns, spread_of
 from stepwell.replay.table_settings import (
     TableSettings,
     checked_keys,
@@ -289,6 +289,15 @@ class Table(Completed):
                 num_dropped=0 if self._gate is None else self._gate.num_dropped,
                 largest_priority=self._contents.largest,
             )
+
+    def spread(self) -> dict[str, Any]:
+        """Return how priorities, ages, staleness and draws of its items are spread; see `table_info.spread_of`.
+
+        Of more than 65,536 items evenly spaced ones are read, so that nothing else of the table waits for long.
+        """
+        with self._lock:
+            columns = read_columns(self._contents.items)
+        return spread_of(columns)
 
     def can_sample(self, count: int = 1) -> bool:
         """Return whether the limiter lets ``count`` items be drawn now; follows the store first."""

@@ -348,6 +348,13 @@ class Client:
         """Return of each server who is connected, and what waits: tables, writers and loaders, as JSON types."""
         return [message.head for message in self._call_all("stats")]
 
+    def spread(self) -> list[dict[str, Any]]:
+        """Return of each server, by table, how priorities, ages, staleness and draws are spread, as JSON types.
+
+        See `stepwell.Table.spread`.
+        """
+        return [message.head["tables"] for message in self._call_all("spread")]
+
     # what is done with them
 
     def mutate(

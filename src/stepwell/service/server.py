@@ -477,6 +477,8 @@ class _Service:
                 return pack(Kind.ANSWER, {"tables": {name: _info(table) for name, table in self.tables.items()}})
             case "stats":
                 return pack(Kind.ANSWER, self.stats())
+            case "spread":
+                return pack(Kind.ANSWER, {"tables": {name: table.spread() for name, table in self.tables.items()}})
             case "mutate":
                 table = self._table(head.get("table"))
                 updates = (columns["keys"], columns["priorities"]) if "keys" in columns else None

@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.schema import Schema
+from stepwell.store.beneath import read_rare_file
 from stepwell.store.layout import DELETED, SEGMENTS, name_of_key, without
 from stepwell.store.maintenance import read_deleted
 from stepwell.store.manifests import StoreManifest, shown_keys
+from stepwell.store.marks import Marks
 from stepwell.store.records import StoreRecord
 from stepwell.store.ring import RingCut
 from stepwell.store.segments import Segment
@@ -43,8 +45,10 @@ UNKNOWN = -1
 class Follower:
     """The segments of a store with one schema, as of the last refresh."""
 
-    def __init__(self, path: str, record: StoreRecord) -> None:
+    def __init__(self, path: str, record: StoreRecord, marks: str, *, is_in_place: bool) -> None:
         self._path = path
+        # what the keys of marks are made of; None of a data set that is read in place
+        self._record = None if is_in_place else record
         self._schema, self._capacity = record.schema, record.capacity
         # read one by one: live ones, and those that the store's table does not know
         self._segments: dict[str, Segment] = {}
@@ -59,6 +63,7 @@ class Follower:
         self._listed_time = self._deleted_time = UNKNOWN
         self._deleted = np.empty(0, np.int64)
         self._metadata = MetadataLines()
+        self._marks_file, self._marks_time, self._marks = marks, UNKNOWN, b""
         # the segments of the last snapshot, while none came or went
         self._listing: SegmentList | None = None
         self._live: list[Segment] = []
@@ -74,7 +79,18 @@ class Follower:
             changed |= self._refresh_segment(segment)
         if self._deleted_time == UNKNOWN or mtime(f"{self._path}/{DELETED}") != self._deleted_time:
             changed |= self._read_deleted()
+        if self._marks_time == UNKNOWN or mtime(self._marks_file) != self._marks_time:
+            changed |= self._read_marks()
         return changed
+
+    def take_record(self, record: StoreRecord) -> None:
+        """Take note of a record with the same schema."""
+        self._record = None if self._record is None else record
+
+    @property
+    def marks(self) -> Marks:
+        """The marks of episodes, as of the last refresh."""
+        return Marks(self._marks_file, self._marks, self._record)
 
     def snapshot(self) -> Snapshot:
         """Return the segments as they are now; all that is shown follows from it."""
@@ -91,7 +107,7 @@ class Follower:
                 self._slots = ring.slots(own[key].name for key in segments.keys.tolist())
         first_rows = None if ring is None else ring.first_rows(self._slots)
         self._live = [segment for _, segment in segments.open if not segment.is_sealed]
-        return Snapshot(segments, self._deleted, self._metadata, first_rows)
+        return Snapshot(segments, self._deleted, self._metadata, self.marks, first_rows)
 
     def segments_of(self, key: str) -> tuple[list[str], int]:
         """Return the names of a writer's segments, and how often the segments had been rearranged."""
@@ -203,6 +219,13 @@ class Follower:
         before = self._deleted
         self._deleted = read_deleted(self._path) if self._deleted_time else np.empty(0, np.int64)
         return not np.array_equal(before, self._deleted)
+
+    def _read_marks(self) -> bool:
+        """Read the marks of episodes again; True when they are other ones."""
+        self._marks_time = trusted_mtime(self._marks_file)
+        before = self._marks
+        self._marks = read_rare_file(self._marks_file) or b""
+        return before != self._marks
 
     def _followed_ring(self) -> RingCut | None:
         """Return what a ring shows of its segments; those that went meanwhile are left out."""

@@ -87,6 +87,7 @@ from stepwell.store.manifests import (
     shown_segments,
     write_note,
 )
+from stepwell.store.marks import MARKS, carry_marks
 from stepwell.store.records import BirthLog, StoreRecord, births_of, read_record, runs_of
 from stepwell.store.ring import evicted_ids
 from stepwell.store.sealing import recover_store, synced_files
@@ -331,6 +332,7 @@ def concatenate(
             _take_births(log, read_record(source), mapping)
         if any(map(len, deleted)):
             replace_deleted(target, np.concatenate(deleted))
+        carry_marks(stores, target)
         record = replace(record, births=log.end(ordinal))
         replace_file(f"{target}/{STORE_JSON}", seal_json(record.to_json()))
     return open(path, trust=_joined_trust(stores))
@@ -441,7 +443,7 @@ def checkpoint_store(store: Store, path: str | os.PathLike[str], *, add: Callabl
     with built_store(path) as target, system_errors(target, is_writing=True):
         # under the lock no column is added, no segment begun and none compacted away
         with locked_store(source):
-            for file in (STORE_JSON, DELETED):
+            for file in (STORE_JSON, DELETED, MARKS):
                 with suppress(FileNotFoundError):
                     link_file(f"{source}/{file}", f"{target}/{file}")
             copy_file(f"{source}/{LOCK}", f"{target}/{LOCK}")

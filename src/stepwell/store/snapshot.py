@@ -47,6 +47,7 @@ from stepwell.store.layout import (
 )
 from stepwell.store.maintenance import hidden_steps
 from stepwell.store.manifests import read_note
+from stepwell.store.marks import MarkedColumns, Marks, metadata_reader
 from stepwell.store.segments import Segment
 
 __all__ = [
@@ -444,11 +445,12 @@ class Snapshot:
         segments: SegmentList,
         deleted: npt.NDArray[np.int64],
         metadata: MetadataLines,
+        marks: Marks,
         first_rows: npt.NDArray[np.int64] | None = None,  # [S], of a ring: rows of each segment before are not shown
     ) -> None:
         self.segments = segments
         self._deleted, self._first_rows = deleted, first_rows
-        self._metadata = metadata
+        self._metadata, self._marks = metadata, marks
         self._live = {
             number: (segment.records, _open_records(segment))
             for number, segment in segments.open
@@ -464,12 +466,15 @@ class Snapshot:
         segment_of = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         is_open = np.zeros(len(records), bool)
         is_open[opened] = True
+        columns = columns_of(records)
+        record = np.arange(len(records)) - (np.cumsum(counts) - counts)[segment_of]
+        marked = MarkedColumns(segment_of, record, columns["origin"], columns["length"])
         table = EpisodeTable(
             segment=segment_of,
-            **columns_of(records),
+            **columns,
             is_open=is_open,
-            record=np.arange(len(records)) - (np.cumsum(counts) - counts)[segment_of],
-            read_metadata=lambda segment, record: metadata.read(segments[segment], record),
+            record=record,
+            read_metadata=metadata_reader(segments, metadata, self._marks, marked),
         )
         hidden = records["discarded"].copy()
         if len(self._deleted):

@@ -31,6 +31,7 @@ from stepwell.store.layout import (
     reserve_ordinals,
 )
 from stepwell.store.manifests import WriterKey, check_key
+from stepwell.store.marks import Marks, marks_file
 from stepwell.store.memory import hold_memory
 from stepwell.store.records import Capacity, StoreRecord, Sync, reaching, read_record
 from stepwell.store.ring import Evictor, SegmentLimit
@@ -103,7 +104,7 @@ class Store(Completed):
         # the stamp first: what is replaced in between is found by the next refresh
         self._record_time = trusted_mtime(f"{self._path}/{STORE_JSON}")
         self._record = reaching(read_record(self._path), self._path, self._trust)
-        self._follower = Follower(self._path, self._record)
+        self._follower = self._new_follower()
         self._evictor: Evictor | None = None
         self._changing = threading.RLock()
         _ALL.add(self)
@@ -402,7 +403,9 @@ class Store(Completed):
         self._record_time, self._record = stamp, reaching(record, self._path, self._trust)
         if is_other:
             # segments know their features
-            self._follower, self._evictor = Follower(self._path, self._record), None
+            self._follower, self._evictor = self._new_follower(), None
+        else:
+            self._follower.take_record(self._record)
 
     def check_schema(self, schema: Schema) -> None:
         """Raise StepError when the store has other features than ``schema`` by now; the caller holds its lock."""
@@ -413,6 +416,15 @@ class Store(Completed):
                 f"feature {', '.join(map(repr, added))} was added to {self._path} meanwhile. "
                 "Call store.refresh(), and give it with every step."
             )
+
+    def _new_follower(self) -> Follower:
+        marks = marks_file(self._path, self._address)
+        return Follower(self._path, self._record, marks, is_in_place=self._address is not None)
+
+    @property
+    def marks(self) -> Marks:
+        """The marks of its episodes, as of the last refresh; they are part of each one's metadata."""
+        return self._follower.marks
 
     @property
     def record(self) -> StoreRecord:
@@ -497,6 +509,46 @@ class Store(Completed):
         with system_errors(self._path, is_writing=True):
             return delete_episodes(self, episodes)
 
+    def mark_episodes(self, episodes: Any, mark: str | None = None, *, note: str | None = None) -> int:
+        """Say of episodes that they are good or bad, or what is to be known of them; returns how many.
+
+        Both become part of the episodes' metadata, as ``mark`` and ``note``, in every process that refreshes, and of
+        what is made of the store: ``view.select(where={"mark": "good"})``. Nothing that was recorded changes. They lie
+        in ``marks.json`` of the store; of a data set that is read in place, which may not be written, among the user's
+        files, see `stepwell.store.marks`.
+
+        Args:
+            episodes: an index, indices, a slice or a bool mask.
+            mark: "good", "bad", or "" to take it back; None: as it is.
+            note: a text of 2,000 characters at most, "" to take it back; None: as it is.
+
+        Raises:
+            StepwellError: another mark, or a longer note.
+            EpisodeNotFoundError: an index beyond the episodes there are.
+            ReadOnlyError: the store was opened for reading only, and is not a data set in place.
+
+        Example:
+            >>> import tempfile, stepwell
+            >>> store = stepwell.create(f"{tempfile.mkdtemp()}/walk.well")
+            >>> with store.writer() as writer:
+            ...     episode = writer.add_episode({"action": [0, 1, 2]}, task="walk")
+            >>> store.mark_episodes(0, "bad", note="stumbles")
+            1
+            >>> store[0].metadata
+            {'task': 'walk', 'mark': 'bad', 'note': 'stumbles'}
+        """
+        from stepwell.store.maintenance import episode_indices
+        from stepwell.store.marks import mark_episodes
+
+        if self._address is None:
+            self.check_writable("mark episodes")
+        table = self.episodes
+        chosen = episode_indices(self, table, episodes)
+        with system_errors(self._path, is_writing=True):
+            mark_episodes(self, table, chosen, mark, note)
+        self.refresh()
+        return len(chosen)
+
     def compact(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         """Free the space of deleted and discarded episodes and merge small segments; returns the bytes freed.
 
@@ -519,13 +571,13 @@ class Store(Completed):
     def close(self) -> None:
         """Let go of the commit records of live segments; maps that were handed out stay valid."""
         with self._changing:
-            self._follower, self._evictor = Follower(self._path, self._record), None
+            self._follower, self._evictor = self._new_follower(), None
             self._snapshot = self._follower.snapshot()
 
     def renew_lock(self) -> None:
         """Reset in a child of a fork, where no thread continues what a thread of the parent had begun."""
         if not self._changing.acquire(blocking=False):
-            self._follower = Follower(self._path, self._record)
+            self._follower = self._new_follower()
         self._changing = threading.RLock()
 
     def __enter__(self) -> Store:

@@ -66,6 +66,7 @@ from stepwell.store.layout import (
 )
 from stepwell.store.maintenance import read_deleted
 from stepwell.store.manifests import ARRANGEMENT_JSON, has_listed_files, read_manifest, read_store_manifest
+from stepwell.store.marks import MARKS, read_marks
 from stepwell.store.records import reaching, read_record
 from stepwell.store.ring import LATEST
 from stepwell.store.sealing import file_checksum
@@ -201,6 +202,7 @@ def _store_checks(path: Path, trust: Trust) -> tuple[Schema | None, list[Check]]
     checks = [
         Check(path / STORE_JSON, lambda: read_record(str(path)).schema),
         Check(path / DELETED, lambda: read_deleted(str(path))),
+        Check(path / MARKS, lambda: read_marks(str(path / MARKS))),
         Check(path / ARRANGEMENT_JSON, lambda: read_store_manifest(str(path))),
         Check(path / TABLE, lambda: check_table(str(path))),
     ]

@@ -2,112 +2,82 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
-import math
 import threading
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from stepwell.errors import MissingDependencyError, StepwellError
 from stepwell.schema import Feature
 from stepwell.store import Episode, Store
+from stepwell.viewer.episodes import cameras_of, describe_episode, is_camera, is_drawn, numbers_of, schema_of
 from stepwell.viewer.frames import Frames
 from stepwell.viewer.histograms import Histograms
-from stepwell.viewer.listing import end_of, list_episodes
+from stepwell.viewer.listing import choose_episodes, list_episodes
+from stepwell.viewer.packets import MAX_STEPS, packets_of
 from stepwell.viewer.samples import sample_of
+from stepwell.viewer.selection import commands_for, save_selection
+from stepwell.viewer.site import Answer, Site, to_json
 
 __all__ = ["make_app"]
 
-PAGE = Path(__file__).parent / "page"
 FILES = {
-    "/": ("index.html", "text/html"),
-    "/viewer.js": ("viewer.js", "text/javascript"),
-    "/viewer.css": ("viewer.css", "text/css"),
+    "/": "index.html",
+    "/common.js": "common.js",
+    "/viewer.js": "viewer.js",
+    "/viewer.css": "viewer.css",
 }
-HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
-LOCAL_HOSTS = ["127.0.0.1", "localhost"]
-# numbers of a step that are drawn, and steps that are sent as they are
-MAX_WIDTH, MAX_STEPS = 64, 20_000
 
 
-def make_app(store: Store, token: str | None = None) -> Any:
-    """Return the ASGI application that shows a store; it writes nothing.
+def make_app(store: Store, token: str | None = None, *, edit: bool = False, hosts: Sequence[str] | None = None) -> Any:
+    """Return the ASGI application that shows a store.
 
     Args:
-        store: open for reading.
+        store: open for reading; with ``edit`` for writing, unless it is a data set that is read in place.
         token: what a request for data gives as ``?token=``, from any host; None: requests must name this machine as
             their host, which keeps pages of others from reading through a name of theirs that leads here.
+        edit: whether episodes may be marked and selections saved; needs a token. Without it nothing is written.
+        hosts: names that requests may give as their host; default: this machine's without a token, else any.
 
     Raises:
+        StepwellError: ``edit`` without a token: any page that the browser shows could send what changes the store.
         MissingDependencyError: Starlette or Pillow is missing.
     """
     try:
         import PIL  # noqa: F401
-        from starlette.applications import Starlette
-        from starlette.middleware import Middleware
-        from starlette.middleware.trustedhost import TrustedHostMiddleware
-        from starlette.responses import Response
         from starlette.routing import Route
     except ImportError:
         raise MissingDependencyError.of("starlette or pillow", "view") from None
-
-    pages = _Pages(store)
-
-    def file_of(request: Any) -> Any:
-        name, media = FILES[request.url.path]
-        return Response((PAGE / name).read_bytes(), media_type=media, headers=HEADERS)
-
-    def guarded(answer: Callable[[Any], tuple[bytes, str]]) -> Callable[[Any], Any]:
-        def respond(request: Any) -> Any:
-            if token is not None and not hmac.compare_digest(
-                request.query_params.get("token", "").encode(), token.encode()
-            ):
-                return Response("the token in the address is missing or wrong", 403, headers=HEADERS)
-            try:
-                body, media = answer(request)
-            except (StepwellError, ValueError) as error:
-                return Response(str(error), 422, headers=HEADERS, media_type="text/plain")
-            # asked again each time, since episodes change their numbers; what is the same is not sent again
-            etag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
-            headers = {**HEADERS, "Cache-Control": "private, no-cache", "ETag": etag}
-            if request.headers.get("if-none-match") == etag:
-                return Response(status_code=304, headers=headers)
-            return Response(body, media_type=media, headers=headers)
-
-        return respond
-
+    if edit and token is None:
+        raise StepwellError("edit=True needs a token, so that only who was given the address can change the store.")
+    site, pages = Site(FILES, token, hosts), _Pages(store, edit)
     episode = "/api/episodes/{index:int}"
-    routes = [Route(path, file_of) for path in FILES] + [
-        Route("/api/histograms", guarded(pages.histograms)),
-        Route("/api/episodes", guarded(pages.episodes)),
-        Route(episode, guarded(pages.episode)),
-        Route(episode + "/numbers", guarded(pages.numbers)),
-        Route(episode + "/sample", guarded(pages.sample)),
-        Route(episode + "/frame", guarded(pages.frame)),
+    routes = [
+        Route("/api/histograms", site.reads(pages.histograms)),
+        Route("/api/episodes", site.reads(pages.episodes)),
+        Route(episode, site.reads(pages.episode)),
+        Route(episode + "/numbers", site.reads(pages.numbers)),
+        Route(episode + "/sample", site.reads(pages.sample)),
+        Route(episode + "/frame", site.reads(pages.frame)),
+        Route(episode + "/packets", site.reads(pages.packets)),
+        Route("/api/selection", site.reads(pages.selection)),
     ]
-    hosts = LOCAL_HOSTS if token is None else ["*"]
-    return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)])
+    if edit:
+        routes += [
+            Route(episode + "/mark", site.changes(pages.mark), methods=["POST"]),
+            Route("/api/selection", site.changes(pages.save), methods=["POST"]),
+        ]
+    return site.application(routes)
 
 
 class _Pages:
     """What the endpoints answer: bytes and their media type."""
 
-    def __init__(self, store: Store) -> None:
-        self.store, self.frames = store, Frames(store)
+    def __init__(self, store: Store, edit: bool) -> None:
+        self.store, self.frames, self.edit = store, Frames(store), edit
         self.histograms_of = Histograms(store)
         self.lock = threading.Lock()
 
-    def episodes(self, request: Any) -> tuple[bytes, str]:
+    def episodes(self, request: Any) -> Answer:
         given = request.query_params
         with self.lock:
             self.store.refresh()
@@ -119,73 +89,73 @@ class _Pages:
             descending=given.get("descending") == "1",
             **_filter(given),
         )
-        schema = self._schema()
-        return _json({"name": self.store.name, "camera": next(iter(_cameras(schema)), None), **page})
+        camera = next(iter(cameras_of(schema_of(self.store))), None)
+        return to_json({"name": self.store.name, "camera": camera, "edit": self.edit, **page})
 
-    def episode(self, request: Any) -> tuple[bytes, str]:
-        episode = self._episode(request)
-        schema = self._schema()
-        return _json(
-            {
-                "length": episode.length,
-                "fps": self.store.fps,
-                "end": end_of(self.store.episodes, episode.index),
-                "cameras": _cameras(schema),
-                "widths": {name: _width(schema[name]) for name in schema if _is_drawn(schema[name])},
-                "numbers": {name: schema[name].names for name in schema if _is_drawn(schema[name])},
-            }
-        )
+    def episode(self, request: Any) -> Answer:
+        return to_json(describe_episode(self.store, self._episode(request)))
 
-    def numbers(self, request: Any) -> tuple[bytes, str]:
-        """Return float32 [places, width]: every step, or by turns the least and largest of each span of steps."""
-        episode, name = self._episode(request), self._feature(request, _is_drawn)
-        values = np.asarray(episode.read_rows(name, 0, episode.length), np.float32).reshape(episode.length, -1)
-        if len(values) > MAX_STEPS:
-            starts = np.arange(0, len(values), -(-len(values) // (MAX_STEPS // 2)))
-            both = [np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)]
-            values = np.stack(both, axis=1).reshape(-1, values.shape[1])
-        return values.astype("<f4").tobytes(), "application/octet-stream"
+    def numbers(self, request: Any) -> Answer:
+        values = numbers_of(self._episode(request), self._feature(request, is_drawn))
+        return values.tobytes(), "application/octet-stream"
 
-    def frame(self, request: Any) -> tuple[bytes, str]:
-        episode, name = self._episode(request), self._feature(request, _is_camera)
-        step = int(request.query_params.get("step", 0))
-        if not 0 <= step < episode.length:
-            raise StepwellError(f"step {step} of an episode of {episode.length}. Allowed: 0 to {episode.length - 1}.")
+    def frame(self, request: Any) -> Answer:
+        episode, name = self._episode(request), self._feature(request, is_camera)
+        step = _step_of(request, episode)
         if request.query_params.get("thumbnail") == "1":
             return self.frames.thumbnail(episode.index, name, step)
         return self.frames.encoded(episode.index, name, step)
 
-    def sample(self, request: Any) -> tuple[bytes, str]:
-        given, schema = request.query_params, self._schema()
-        allowed = [name for name in schema if _is_drawn(schema[name])]
+    def packets(self, request: Any) -> Answer:
+        episode, name = self._episode(request), self._feature(request, is_camera)
+        count = int(request.query_params.get("count", MAX_STEPS))
+        return to_json(packets_of(self.store, episode.index, name, _step_of(request, episode), max(count, 1)))
+
+    def sample(self, request: Any) -> Answer:
+        given, schema = request.query_params, schema_of(self.store)
+        allowed = [name for name in schema if is_drawn(schema[name])]
         index, step = self._episode(request).index, int(given.get("step", 0))
-        return _json(sample_of(self.store, index, step, given.get("fields", ""), allowed))
+        return to_json(sample_of(self.store, index, step, given.get("fields", ""), allowed))
 
-    def histograms(self, request: Any) -> tuple[bytes, str]:
-        name = self._feature(request, _is_drawn)
-        return _json(self.histograms_of(name, **_filter(request.query_params)))
+    def histograms(self, request: Any) -> Answer:
+        name = self._feature(request, is_drawn)
+        return to_json(self.histograms_of(name, **_filter(request.query_params)))
 
-    def _schema(self) -> Mapping[str, Feature]:
-        return {} if self.store.schema is None else self.store.schema
+    def selection(self, request: Any) -> Answer:
+        chosen = choose_episodes(self.store.episodes, **_filter(request.query_params))
+        can_save = self.edit and self.store.address is None
+        return to_json({"num": len(chosen), "commands": commands_for(self.store, chosen), "can_save": can_save})
+
+    def mark(self, request: Any, value: dict[str, Any]) -> Answer:
+        with self.lock:
+            episode = self._episode(request)
+            if value.get("id") != str(self.store.episodes.origin[episode.index]):
+                raise StepwellError(f"episode {episode.index} is another one by now. Open it again.")
+            self.store.mark_episodes(episode.index, value.get("mark"), note=value.get("note"))
+            return to_json(describe_episode(self.store, self.store[episode.index]))
+
+    def save(self, request: Any, value: dict[str, Any]) -> Answer:
+        with self.lock:
+            chosen = choose_episodes(self.store.episodes, **_filter(request.query_params))
+            path = save_selection(self.store, chosen, str(value.get("name", "")))
+        return to_json({"path": str(path)})
 
     def _episode(self, request: Any) -> Episode:
         return self.store[request.path_params["index"]]
 
     def _feature(self, request: Any, is_fit: Callable[[Feature], bool]) -> str:
-        name, schema = str(request.query_params.get("name", "")), self._schema()
+        name, schema = str(request.query_params.get("name", "")), schema_of(self.store)
         fit = [each for each in schema if is_fit(schema[each])]
         if name not in fit:
             raise StepwellError(f"feature {name!r} cannot be shown so. Allowed: {', '.join(fit) or 'none here'}.")
         return name
 
 
-def _is_camera(feature: Feature) -> bool:
-    shape = feature.shape
-    return feature.kind == "image" and feature.dtype == "|u1" and len(shape) == 3 and shape[-1] in (1, 3, 4)
-
-
-def _cameras(schema: Mapping[str, Feature]) -> list[str]:
-    return [name for name in schema if _is_camera(schema[name])]
+def _step_of(request: Any, episode: Episode) -> int:
+    step = int(request.query_params.get("step", 0))
+    if not 0 <= step < episode.length:
+        raise StepwellError(f"step {step} of an episode of {episode.length}. Allowed: 0 to {episode.length - 1}.")
+    return step
 
 
 def _filter(given: Mapping[str, str]) -> dict[str, Any]:
@@ -194,18 +164,5 @@ def _filter(given: Mapping[str, str]) -> dict[str, Any]:
         "end": given.get("end", ""),
         "min_length": int(given.get("min_length") or 0),
         "where": given.get("where", ""),
+        "mark": given.get("mark", ""),
     }
-
-
-def _is_drawn(feature: Feature) -> bool:
-    if feature.kind != "array" or None in feature.shape or feature.np_dtype.kind not in "biuf":
-        return False
-    return 1 <= _width(feature) <= MAX_WIDTH
-
-
-def _width(feature: Feature) -> int:
-    return math.prod(size or 0 for size in feature.shape)
-
-
-def _json(value: Any) -> tuple[bytes, str]:
-    return json.dumps(value, default=str).encode(), "application/json"

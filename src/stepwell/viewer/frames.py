@@ -38,7 +38,7 @@ class Frames:
         self._store = store
         self._decoded = functools.lru_cache(NUM_SPANS)(self._decode)
 
-    def encoded(self, index: int, name: str, step: int) -> tuple[bytes, str]:
+    def encoded(self, index: int, name: str, step: int, *, quality: int | None = None) -> tuple[bytes, str]:
         """Return the bytes and the media type of one frame.
 
         A row that is a JPEG, PNG or WebP file is given as it lies, after its codec has found it whole: a browser shows
@@ -48,6 +48,7 @@ class Frames:
             index: of the episode.
             name: of an image or video feature of bytes.
             step: of the episode.
+            quality: of JPEG, 1 to 100, for rows that are no image files and have no alpha; default None: PNG.
 
         Raises:
             DecodeError: the row is damaged; names the episode and the step.
@@ -58,7 +59,14 @@ class Frames:
         if stored is not None and media is not None:
             episode.read_rows(name, step, step + 1)
             return stored, f"image/{media}"
-        return to_png(self._pixels(episode, name, step)), "image/png"
+        pixels = self._pixels(episode, name, step)
+        if quality is not None and pixels.shape[-1] != 4:
+            return _file_of(pixels, "JPEG", quality=quality), "image/jpeg"
+        return to_png(pixels), "image/png"
+
+    def pixels(self, index: int, name: str, step: int) -> npt.NDArray[np.uint8]:
+        """Return the pixels of one frame, uint8 [height, width, channels]; see `encoded`."""
+        return self._pixels(self._store[index], name, step)
 
     def thumbnail(self, index: int, name: str, step: int) -> tuple[bytes, str]:
         """Return a small frame for the list; see `encoded`."""
@@ -101,8 +109,12 @@ class Frames:
 
 def to_png(pixels: npt.NDArray[np.uint8]) -> bytes:
     """Return pixels [height, width, channels] as a PNG file."""
+    return _file_of(pixels, "PNG", compress_level=1)
+
+
+def _file_of(pixels: npt.NDArray[np.uint8], kind: str, **options: int) -> bytes:
     from PIL import Image
 
     out = io.BytesIO()
-    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(out, "PNG", compress_level=1)
+    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(out, kind, **options)
     return out.getvalue()

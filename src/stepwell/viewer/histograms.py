@@ -35,25 +35,29 @@ class Histograms:
         self._store = store
         self._counted = functools.lru_cache(NUM_KEPT)(self._count)
 
-    def __call__(self, name: str, *, end: str = "", min_length: int = 0, where: str = "") -> dict[str, Any]:
-        """Return ``axes``: of each the ``low`` and ``high`` of all, and fractions of all and of those chosen.
+    def __call__(
+        self, name: str, *, end: str = "", min_length: int = 0, where: str = "", mark: str = ""
+    ) -> dict[str, Any]:
+        """Return ``axes``: of each ``low`` and ``high`` of all, fractions and statistics of all and of those chosen.
 
         Args:
             name: of an array feature of numbers.
             end: see `choose_episodes`.
             min_length: see `choose_episodes`.
             where: see `choose_episodes`.
+            mark: see `choose_episodes`.
 
         Raises:
             StepwellError: see `choose_episodes`.
         """
         segments, _ = self._store.listing
-        return self._counted(name, end, min_length, where, tuple((each.name, each.num_rows) for each in segments))
+        state = self._store.marks.data, tuple((each.name, each.num_rows) for each in segments)
+        return self._counted(name, (("end", end), ("min_length", min_length), ("where", where), ("mark", mark)), state)
 
-    def _count(self, name: str, end: str, min_length: int, where: str, state: object) -> dict[str, Any]:
+    def _count(self, name: str, choice: tuple[tuple[str, Any], ...], state: object) -> dict[str, Any]:
         """Count; the state of the store makes what is kept of an older one be counted again."""
         table = self._store.episodes
-        chosen = choose_episodes(table, end=end, min_length=min_length, where=where)
+        chosen = choose_episodes(table, **dict(choice))
         everything, selection = np.arange(len(table)), chosen
         whole, num_read = self._values(name, everything)
         part = whole if len(chosen) == len(table) else self._values(name, selection)[0]
@@ -78,4 +82,18 @@ def _spread(whole: npt.NDArray[np.float64], part: npt.NDArray[np.float64]) -> di
     low, high = (float(seen.min()), float(seen.max())) if len(seen) else (0.0, 0.0)
     edges = np.linspace(low, high if high > low else low + 1, NUM_BINS + 1)
     counts = [np.histogram(values, edges)[0] / max(len(values), 1) for values in both]
-    return {"low": low, "high": high, "all": counts[0].tolist(), "chosen": counts[1].tolist()}
+    told = [_statistics(values) for values in both]
+    return {
+        "low": low,
+        "high": high,
+        "all": counts[0].tolist(),
+        "chosen": counts[1].tolist(),
+        "statistics": {"all": told[0], "chosen": told[1]},
+    }
+
+
+def _statistics(values: npt.NDArray[np.float64]) -> dict[str, float] | None:
+    """Return mean, std, min and max of finite values; None of none."""
+    if not len(values):
+        return None
+    return {name: float(getattr(values, name)()) for name in ("mean", "std", "min", "max")}

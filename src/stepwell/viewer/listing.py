@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from stepwell.errors import StepwellError
 from stepwell.store.episodes import EpisodeTable
+from stepwell.store.marks import MARK_VALUES
 
 __all__ = ["ENDS", "MAX_PAGE", "SORTS", "choose_episodes", "end_of", "list_episodes"]
 
@@ -28,6 +29,7 @@ def list_episodes(
     end: str = "",
     min_length: int = 0,
     where: str = "",
+    mark: str = "",
 ) -> dict[str, Any]:
     """Return ``total`` (episodes that pass) and ``episodes``: one page of them.
 
@@ -42,6 +44,7 @@ def list_episodes(
         end: one of ENDS, or "" for all.
         min_length: steps.
         where: see `choose_episodes`.
+        mark: see `choose_episodes`.
 
     Raises:
         StepwellError: an argument is none of those.
@@ -51,7 +54,7 @@ def list_episodes(
             f"sort={sort!r}, first={first}, count={count}. Allowed: sort of {', '.join(SORTS)}; first >= 0; count 1 to "
             f"{MAX_PAGE}."
         )
-    chosen = choose_episodes(table, end=end, min_length=min_length, where=where)
+    chosen = choose_episodes(table, end=end, min_length=min_length, where=where, mark=mark)
     keys = {"index": chosen, "length": table.length[chosen], "time": table.time_ns[chosen]}[sort]
     order = np.argsort(-keys if descending else keys, kind="stable")
     page = chosen[order[first : first + count]]
@@ -59,7 +62,7 @@ def list_episodes(
 
 
 def choose_episodes(
-    table: EpisodeTable, *, end: str = "", min_length: int = 0, where: str = ""
+    table: EpisodeTable, *, end: str = "", min_length: int = 0, where: str = "", mark: str = ""
 ) -> npt.NDArray[np.int64]:
     """Return the numbers of the episodes that pass, int64, ascending.
 
@@ -69,10 +72,13 @@ def choose_episodes(
         min_length: steps.
         where: ``key=value`` of the metadata, several with commas between them: values that are no text as JSON has
             them; of a list any item.
+        mark: one of MARK_VALUES, "none" for episodes without one, or "" for all.
 
     Raises:
         StepwellError: an argument is none of those.
     """
+    if mark not in ("", "none", *MARK_VALUES):
+        raise StepwellError(f"mark={mark!r}. Allowed: {', '.join(MARK_VALUES)}, none, or nothing for all.")
     if end not in ("", *ENDS):
         raise StepwellError(f"end={end!r}. Allowed: {', '.join(ENDS)} or none.")
     passing = table.length >= min_length
@@ -80,9 +86,14 @@ def choose_episodes(
         passing &= getattr(table, end)
     chosen: npt.NDArray[np.int64] = np.flatnonzero(passing)
     conditions = [_condition(each) for each in where.split(",") if each.strip()]
-    if not conditions:
+    if not conditions and not mark:
         return chosen
-    return np.array([i for i in chosen.tolist() if _holds(conditions, table.metadata(i))], np.int64)
+    wanted = "" if mark == "none" else mark
+
+    def passes(metadata: dict[str, Any]) -> bool:
+        return (not mark or metadata.get("mark", "") == wanted) and _holds(conditions, metadata)
+
+    return np.array([i for i in chosen.tolist() if passes(table.metadata(i))], np.int64)
 
 
 def _condition(text: str) -> tuple[str, str]:
@@ -102,11 +113,13 @@ def _texts(value: Any) -> list[str]:
 
 
 def _describe(table: EpisodeTable, index: int) -> dict[str, Any]:
+    metadata = dict(table.metadata(index))
     return {
         "index": index,
+        "mark": str(metadata.pop("mark", "")),
         "length": int(table.length[index]),
         "end": end_of(table, index),
-        "metadata": json.dumps(table.metadata(index), default=str, ensure_ascii=False),
+        "metadata": json.dumps(metadata, default=str, ensure_ascii=False),
     }
 
 

@@ -38,6 +38,7 @@ from stepwell.sizes import counted
 from stepwell.store import Store
 from stepwell.store.episodes import Episode, EpisodeTable
 from stepwell.store.layout import ordinals_of_keys
+from stepwell.store.marks import MarkedColumns, metadata_reader
 from stepwell.store.records import births_of
 from stepwell.store.snapshot import MetadataLines, SegmentList, columns_of
 from stepwell.windows.conditions import Condition, Names, facts_of
@@ -127,11 +128,8 @@ def unpack_episodes(store: Store, packed: PackedEpisodes) -> tuple[SegmentList, 
     for name, values in found.items():
         columns[name] = np.empty(packed.num_episodes, values.dtype)
         columns[name][plain], columns[name][packed.others] = values, others[name]
-    metadata = MetadataLines()
-    table = EpisodeTable(
-        **columns,
-        read_metadata=lambda segment, record: metadata.read(segments[segment], record),
-    )
+    marked = MarkedColumns(columns["segment"], columns["record"], columns["origin"], columns["length"])
+    table = EpisodeTable(**columns, read_metadata=metadata_reader(segments, MetadataLines(), store.marks, marked))
     chosen = packed.chosen
     is_chosen = np.ones(len(table), np.bool_) if chosen is None else _unpack_bits(chosen, len(table))
     indices = np.flatnonzero(is_chosen)

@@ -1,29 +1,14 @@
 "use strict";
-const $ = (id) => document.getElementById(id);
-const token = new URLSearchParams(location.search).get("token");
 const COUNT = 100, REFRESH_MS = 3000;
-let first = 0, shown = null, isPlaying = false, listed = "", asked = 0;
-
-function address(path, given = {}) {
-  const query = new URLSearchParams(given);
-  if (token !== null) query.set("token", token);
-  return `api/${path}?${query}`;
-}
-
-async function get(path, given) {
-  const answer = await fetch(address(path, given));
-  if (!answer.ok) throw new Error(await answer.text());
-  return answer;
-}
-
-function element(tag, text = "", kind = "") {
-  const made = document.createElement(tag);
-  made.textContent = text;
-  made.className = kind;
-  return made;
-}
+// figures whose step the browser decoded itself
+let painted = new Map();
+let isEditable = false, first = 0, shown = null, isPlaying = false, listed = "", asked = 0;
 
 const chosen = () => Object.fromEntries(new FormData($("filter")));
+
+// metadata as the filter takes them
+const told = (json) => Object.entries(JSON.parse(json))
+  .map(([key, value]) => `${key}=${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
 
 // the list
 
@@ -40,8 +25,11 @@ async function list() {
   $("back").disabled = first === 0;
   $("on").disabled = first + COUNT >= page.total;
   $("rows").replaceChildren(...page.episodes.map((each) => rowOf(each, page.camera)));
-  mark();
+  highlight();
+  isEditable = page.edit;
+  $("marking").hidden = !isEditable || shown === null;
   if (shown !== null && $("spread").checked) spread();
+  if ($("selection").open) select().catch(fail);
 }
 
 function rowOf(each, camera) {
@@ -55,14 +43,15 @@ function rowOf(each, camera) {
     image.src = address(`episodes/${each.index}/frame`, { name: camera, step: 0, thumbnail: 1 });
     thumbnail.append(image);
   }
-  row.append(thumbnail, element("td", each.index), element("td", each.length), element("td", each.end),
-    element("td", each.metadata));
+  const end = element("td", `${each.end} `);
+  end.append(element("span", each.mark, `mark ${each.mark}`));
+  row.append(thumbnail, element("td", each.index), element("td", each.length), end, element("td", told(each.metadata)));
   row.onclick = () => open(each.index).catch(fail);
   row.onkeydown = (event) => { if (event.key === "Enter") row.onclick(); };
   return row;
 }
 
-function mark() {
+function highlight() {
   for (const row of $("rows").children) {
     row.classList.toggle("shown", shown !== null && Number(row.dataset.index) === shown.index);
   }
@@ -73,10 +62,10 @@ function mark() {
 async function open(index, step = 0) {
   stop();
   const about = await (await get(`episodes/${index}`)).json();
-  shown = { index, ...about, features: [], plots: [] };
-  mark();
+  shown = { index, features: [], plots: [] };
+  describe(about);
+  highlight();
   $("episode").hidden = false;
-  $("title").textContent = `episode ${index}: ${about.end}`;
   $("fault").textContent = "";
   $("step").max = Math.max(about.length - 1, 0);
   $("step").value = step;
@@ -94,18 +83,56 @@ async function open(index, step = 0) {
   show();
 }
 
+function describe(about) {
+  Object.assign(shown, about);
+  $("title").replaceChildren(`episode ${shown.index}: ${about.end} `, element("span", about.mark, `mark ${about.mark}`));
+  $("facts").textContent = [about.note, told(about.metadata)].filter(Boolean).join(" \u00b7 ");
+  $("marking").hidden = !isEditable;
+  if (document.activeElement !== $("note")) $("note").value = about.note;
+  for (const button of $("marking").querySelectorAll("[value]")) {
+    button.setAttribute("aria-pressed", about.mark === button.value);
+  }
+}
+
+// marks, and what is done with the episodes that a filter lets through
+
+async function mark(change) {
+  if (!isEditable || shown === null) return;
+  const mine = shown;
+  const about = await send(`episodes/${mine.index}/mark`, {}, { id: mine.id, ...change });
+  if (shown === mine) describe(about);
+  await list();
+}
+
+const toggle = (value) => mark({ mark: shown.mark === value ? "" : value }).catch(fail);
+
+async function select() {
+  const found = await (await get("selection", chosen())).json();
+  $("saving").hidden = !found.can_save;
+  $("commands").replaceChildren(element("p", `${found.num} episodes`), ...Object.entries(found.commands).flatMap(([what, text]) => {
+    const copy = element("button", "copy"), line = element("pre", text);
+    copy.onclick = () => navigator.clipboard?.writeText(text).then(() => { copy.textContent = "copied"; });
+    const head = element("p", `${what} `);
+    head.append(copy);
+    return [head, line];
+  }));
+}
+
 function cameraOf(name) {
   const figure = element("figure"), image = element("img");
   image.alt = name;
-  image.onload = () => figure.classList.remove("damaged");
+  const canvas = element("canvas");
+  canvas.hidden = true;
+  image.onload = () => { figure.classList.remove("damaged"); canvas.hidden = true; };
   image.onerror = () => {
     figure.classList.add("damaged");
+    canvas.hidden = true;
     const mine = shown, step = $("step").value;
     get(`episodes/${mine.index}/frame`, { name, step }).catch((error) => {
       if (shown === mine && $("step").value === step) fail(error);
     });
   };
-  figure.append(image, element("figcaption", name));
+  figure.append(image, canvas, element("figcaption", name));
   return figure;
 }
 
@@ -114,7 +141,7 @@ function arrange() {
   const groups = shown.features.filter((each) => !isPaired(each)).map((each) => [each]);
   const paired = shown.features.filter(isPaired);
   if (paired.length) groups.unshift(paired);
-  shown.plots = groups.map((features) => ({ features, canvas: element("canvas", "", "curves"), bars: element("div") }));
+  shown.plots = groups.map((features) => ({ features, canvas: element("canvas", "", "curves"), bars: element("div", "", "spreadings") }));
   $("plots").replaceChildren(...shown.plots.flatMap((plot) => {
     plot.canvas.onpointerdown = plot.canvas.onpointermove = (event) => {
       if (event.buttons !== 1) return;
@@ -126,8 +153,7 @@ function arrange() {
     plot.labels = plot.features.flatMap((feature, number) => Array.from({ length: feature.width }, (_, axis) => {
       const label = element("span"), swatch = element("i"), value = element("b");
       swatch.style.background = color(axis, number);
-      const called = feature.axes ? feature.axes[axis] : feature.width > 1 ? String(axis) : "";
-      label.append(swatch, `${plot.features.length > 1 ? `${feature.name} ` : ""}${called} `, value);
+      label.append(swatch, `${plot.features.length > 1 ? `${feature.name} ` : ""}${nameOf(feature, axis)} `, value);
       plot.legend.append(label);
       return { feature, axis, value };
     }));
@@ -165,8 +191,6 @@ function draw({ canvas, features, labels }) {
   for (const { feature, axis, value } of labels) value.textContent = round(valueAt(feature, axis));
 }
 
-const round = (value) => String(Number(value.toPrecision(4)));
-
 // of long episodes the least and largest of spans are drawn, and the least of the step's span is told
 function valueAt({ values, width }, axis) {
   const places = values.length / width;
@@ -179,7 +203,10 @@ function show() {
   const step = $("step").value;
   $("at").textContent = `step ${step} of ${shown.length}`;
   for (const image of document.querySelectorAll("#cameras img")) {
-    image.src = address(`episodes/${shown.index}/frame`, { name: image.alt, step });
+    const figure = image.parentElement;
+    if (painted.has(figure) && paint(figure, painted.get(figure))) continue;
+    const where = address(`episodes/${shown.index}/frame`, { name: image.alt, step });
+    image.src = where.error ? "data:," : where;
   }
   shown.plots.forEach(draw);
   sample().catch(fail);
@@ -193,20 +220,109 @@ function move(by) {
   if ($("step").value === before) stop(); else seek();
 }
 
+// the next row of the list, or the one before
+function neighbour(by) {
+  const rows = [...$("rows").children], place = rows.findIndex((row) => row.classList.contains("shown"));
+  const row = rows[place + by];
+  if (row) { row.scrollIntoView({ block: "nearest" }); row.onclick(); }
+}
+
+// video as it lies, while it plays: the browser decodes packets, some steps at a time; a step that stands still is the
+// server's frame, whose pixels are those that a loader gives
+
+const CHUNK = 32;
+
+class Player {
+  constructor(index, name) { Object.assign(this, { index, name, chunks: new Map(), isBroken: !("VideoDecoder" in window) }); }
+
+  // the image of a step; null where the browser cannot decode it
+  async frame(step) {
+    if (this.isBroken) return null;
+    const number = Math.floor(step / CHUNK);
+    for (const [each, chunk] of this.chunks) {
+      if (each !== number && each !== number + 1) { this.chunks.delete(each); chunk.then(close, () => {}); }
+    }
+    for (const each of [number, number + 1]) {
+      if (!this.chunks.has(each) && each * CHUNK < shown.length) this.chunks.set(each, this.decode(each * CHUNK));
+    }
+    try {
+      const image = (await this.chunks.get(number)).get(step);
+      if (!image) throw new Error("no frame");
+      return image;
+    } catch { this.isBroken = true; return null; }
+  }
+
+  async decode(first) {
+    const given = { name: this.name, step: first, count: CHUNK }, images = new Map(), made = [];
+    const { codec, runs } = await (await get(`episodes/${this.index}/packets`, given)).json();
+    const config = { codec, optimizeForLatency: true };
+    if (codec === null || !(await VideoDecoder.isConfigSupported(config)).supported) throw new Error("not decoded here");
+    // the time of a packet is its number: that of the run, and its own within it
+    const wanted = new Map(), time = (run, packet) => run * 1e6 + packet;
+    runs.forEach(({ rows }, run) => rows.forEach(([step, frame]) => { if (step >= first) wanted.set(step, time(run, frame)); }));
+    const times = new Set(wanted.values());
+    await new Promise((done, failed) => {
+      const decoder = new VideoDecoder({
+        output: (frame) => {
+          const { timestamp } = frame;
+          if (!times.has(timestamp)) return frame.close();
+          made.push(createImageBitmap(frame).then((image) => images.set(timestamp, image)).finally(() => frame.close()));
+        },
+        error: failed,
+      });
+      decoder.configure(config);
+      runs.forEach(({ packets }, run) => packets.forEach((text, packet) => {
+        const data = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+        decoder.decode(new EncodedVideoChunk({ type: packet ? "delta" : "key", timestamp: time(run, packet), data }));
+      }));
+      decoder.flush().then(() => { decoder.close(); done(); }, failed);
+    });
+    await Promise.all(made);
+    return new Map([...wanted].map(([step, timestamp]) => [step, images.get(timestamp)]));
+  }
+
+  close() { for (const chunk of this.chunks.values()) chunk.then(close, () => {}); this.chunks.clear(); }
+}
+
+function close(images) { for (const image of images.values()) image?.close(); }
+
+// draw a step over the server's frame, of the size that it has
+function paint(figure, image) {
+  const canvas = figure.querySelector("canvas"), { naturalWidth, naturalHeight } = figure.querySelector("img");
+  // sides that are odd are coded as even
+  if (!naturalWidth || Math.abs(image.width - naturalWidth) > 1 || Math.abs(image.height - naturalHeight) > 1) return false;
+  if (canvas.width !== naturalWidth || canvas.height !== naturalHeight) [canvas.width, canvas.height] = [naturalWidth, naturalHeight];
+  canvas.getContext("2d").drawImage(image, 0, 0);
+  canvas.hidden = false;
+  return true;
+}
+
 // playing: the next step is not before its time, and not before every camera shows this one
 
-function stop() { isPlaying = false; $("play").textContent = "play"; }
+function stop() {
+  painted = new Map();
+  if (isPlaying) { isPlaying = false; show(); }
+  $("play").textContent = "play";
+}
+
 async function play() {
   if (isPlaying) return stop();
-  const mine = shown;
+  const mine = shown, figures = [...document.querySelectorAll("#cameras figure")];
+  const players = figures.map((figure) => embedded ? null : new Player(mine.index, figure.querySelector("img").alt));
   isPlaying = true;
   $("play").textContent = "pause";
   while (isPlaying && shown === mine) {
     const until = performance.now() + 1000 / ((shown.fps || 10) * Number($("speed").value));
-    await Promise.all([...document.querySelectorAll("#cameras img")].map((image) => image.decode().catch(() => {})));
+    const next = Math.min(Number($("step").value) + 1, mine.length - 1);
+    const images = await Promise.all(players.map((player) => player && player.frame(next)));
+    await Promise.all(figures.map((figure) => figure.querySelector("img").decode().catch(() => {})));
     await new Promise((done) => setTimeout(done, Math.max(until - performance.now(), 0)));
-    if (isPlaying && shown === mine) move(1);
+    if (!isPlaying || shown !== mine) break;
+    painted = new Map(figures.map((figure, place) => [figure, images[place]]).filter(([, image]) => image));
+    move(1);
+    painted = new Map();
   }
+  for (const player of players) player?.close();
 }
 
 // how values are spread
@@ -218,7 +334,7 @@ async function spread() {
     for (const feature of $("spread").checked ? plot.features : []) {
       try {
         const found = await (await get("histograms", { ...chosen(), name: feature.name })).json();
-        made.push(...found.axes.map(barsOf));
+        made.push(...found.axes.map((axis, number) => barsOf(axis, number, `${plot.features.length > 1 ? `${feature.name} ` : ""}${nameOf(feature, number)}`)));
         if (found.num_read < found.num_all) made.push(element("span", `of ${found.num_read} evenly spaced episodes`));
       } catch (error) { fail(error); }
     }
@@ -226,9 +342,12 @@ async function spread() {
   }
 }
 
-function barsOf(axis, number) {
-  const canvas = element("canvas", "", "bars"), pen = canvas.getContext("2d");
-  canvas.title = `axis ${number}: ${round(axis.low)} to ${round(axis.high)}`;
+const nameOf = (feature, axis) => feature.axes ? feature.axes[axis] : feature.width > 1 ? String(axis) : "";
+
+function barsOf(axis, number, name) {
+  const figure = element("figure", "", "spread"), canvas = element("canvas", "", "bars"), pen = canvas.getContext("2d");
+  const told = (what, found) => `${what} ${found ? `${round(found.mean)} \u00b1 ${round(found.std)}, ${round(found.min)} to ${round(found.max)}` : "none"}`;
+  figure.append(element("b", name), canvas, element("small", told("all", axis.statistics.all)), element("small", told("list", axis.statistics.chosen)));
   [canvas.width, canvas.height] = [120, 48];
   const top = Math.max(...axis.all, ...axis.chosen, 1e-9), bar = canvas.width / axis.all.length;
   axis.all.forEach((part, place) => {
@@ -237,7 +356,7 @@ function barsOf(axis, number) {
     pen.fillStyle = color(number, 0);
     pen.fillRect(place * bar, 47 - (axis.chosen[place] / top) * 46, bar, 2);
   });
-  return canvas;
+  return figure;
 }
 
 // the window around the step as a training sample
@@ -289,14 +408,35 @@ $("on").onclick = () => turn(first + COUNT);
 $("step").oninput = seek;
 $("play").onclick = play;
 $("sampling").onsubmit = (event) => { event.preventDefault(); $("fault").textContent = ""; sample().catch(fail); };
+$("selection").ontoggle = () => { if ($("selection").open) select().catch(fail); };
+$("saving").onsubmit = (event) => {
+  event.preventDefault();
+  send("selection", chosen(), { name: $("newname").value.trim() })
+    .then((made) => { $("saved").textContent = made.path; })
+    .catch((error) => { $("saved").textContent = error.message; });
+};
+$("marking").onsubmit = (event) => { event.preventDefault(); mark({ note: $("note").value.trim() }).catch(fail); };
+for (const button of $("marking").querySelectorAll("[value]")) button.onclick = () => toggle(button.value);
 $("overlaid").onchange = () => { arrange(); show(); };
 $("spread").onchange = spread;
 window.onresize = () => { if (shown !== null) shown.plots.forEach(draw); };
 document.onkeydown = (event) => {
   if (shown === null || /INPUT|SELECT|BUTTON/.test(event.target.tagName)) return;
-  if (event.key === "ArrowRight") move(1);
-  if (event.key === "ArrowLeft") move(-1);
+  if (event.key === "ArrowRight") move(event.shiftKey ? 10 : 1);
+  if (event.key === "ArrowLeft") move(event.shiftKey ? -10 : -1);
+  if (isEditable && event.key === "g") toggle("good");
+  if (isEditable && event.key === "b") toggle("bad");
+  if (event.key === "n") neighbour(1);
+  if (event.key === "p") neighbour(-1);
+  if (event.key === "Home") move(-shown.length);
+  if (event.key === "End") move(shown.length);
   if (event.key === " ") { event.preventDefault(); play(); }
 };
-setInterval(follow, REFRESH_MS);
-turn(0);
+if (embedded) {
+  document.body.className = "exported";
+  $("name").textContent = document.title = embedded.title;
+  open(embedded.index).catch(fail);
+} else {
+  setInterval(follow, REFRESH_MS);
+  turn(0);
+}

@@ -257,9 +257,9 @@ def spread_of(columns: SpreadColumns) -> dict[str, Any]:
     """Return histograms of numbers of items, as JSON types.
 
     Returns:
-        ``num_items``; ``num_read``, of which the histograms are; and ``priority``, ``age`` (inserts since an item came),
-        ``staleness`` (inserts and updates since its priority was set) and ``draws`` (how often it was drawn), each
-        with ``low``, ``high``, ``mean`` and ``counts``, of 40 bins of equal width from ``low`` to ``high``.
+        ``num_items``; ``num_read``, of which the histograms are; and ``priority``, ``age`` (inserts since an item
+        came), ``staleness`` (inserts and updates since its priority was set) and ``draws`` (how often it was drawn),
+        each with ``low``, ``high``, ``mean`` and ``counts``, of 40 bins of equal width from ``low`` to ``high``.
     """
     found: dict[str, Any] = {"num_items": columns.num_items, "num_read": len(columns.priority)}
     for name in ("priority", "age", "staleness", "draws"):

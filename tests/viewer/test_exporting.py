@@ -100,7 +100,7 @@ def test_html_is_scrubbed_in_a_browser_without_a_server(store: Any, tmp_path: Pa
         page.keyboard.press("Home")
         assert page.evaluate(pixel) == 0
         page.keyboard.press("Shift+ArrowRight")
-        playwright.expect(page.locator("#at")).to_have_text(f"step 10 of {LENGTH}")
+        playwright.expect(page.locator("#at")).to_have_text(f"step 10 of {LENGTH}", timeout=60_000)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         assert faults == []
         assert {url.partition(":")[0] for url in asked} <= {"file", "data"}

@@ -19,6 +19,8 @@ uvicorn = pytest.importorskip("uvicorn", reason="needs uvicorn")
 pytest.importorskip("starlette", reason="needs starlette")
 pytest.importorskip("PIL", reason="needs pillow")
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+# a machine that is busy takes its time
+playwright.expect.set_options(timeout=60_000)
 
 
 CHROMIUM = Path("/usr/bin/chromium")

@@ -291,9 +291,10 @@ class Table(Completed):
             )
 
     def spread(self) -> dict[str, Any]:
-        """Return how priorities, ages, staleness and draws of its items are spread; see `table_info.spread_of`.
+        """Return how priorities, ages, staleness and draws are spread over its items, as JSON types.
 
-        Of more than 65,536 items evenly spaced ones are read, so that nothing else of the table waits for long.
+        See `stepwell.replay.table_info.spread_of`. Of more than 65,536 items evenly spaced ones are read, so that
+        nothing else of the table waits for long.
         """
         with self._lock:
             columns = read_columns(self._contents.items)

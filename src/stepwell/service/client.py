@@ -349,10 +349,7 @@ class Client:
         return [message.head for message in self._call_all("stats")]
 
     def spread(self) -> list[dict[str, Any]]:
-        """Return of each server, by table, how priorities, ages, staleness and draws are spread, as JSON types.
-
-        See `stepwell.Table.spread`.
-        """
+        """Return of each server, by table, how its items' numbers are spread, as JSON types; see `Table.spread`."""
         return [message.head["tables"] for message in self._call_all("spread")]
 
     # what is done with them

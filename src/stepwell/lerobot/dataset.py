@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, cast, overload
 
 import numpy as np
 
@@ -139,6 +139,9 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         use from several threads. Where LeRobot has floats of 64 bits as 32, and integers of any size as 64, so has
         this.
     """
+
+    # whether add_frame goes on with a dataset that was opened to be read, as in lerobot 0.4; see install()
+    goes_on_when_opened: ClassVar[bool] = False
 
     def __init__(  # noqa: PLR0917
         self,
@@ -402,6 +405,8 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             LoaderError: the dataset was opened to be read (a RuntimeError); so do the other verbs of recording.
             StepError: a feature is missing, unknown, or of another dtype, shape or range (a ValueError).
         """
+        if self.writer is None and self.goes_on_when_opened:
+            self._go_on()
         recorder = self._recorder("add_frame")
         try:
             recorder.add_frame(frame)
@@ -434,6 +439,22 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         if self.writer is not None:
             self.writer.finalize()
             self._count()
+
+    def start_image_writer(self, num_processes: int = 0, num_threads: int = 4) -> None:
+        """Do nothing: images are encoded by threads anyway, and LeRobot's scripts ask for some."""
+
+    def stop_image_writer(self) -> None:
+        """Do nothing: `finalize` ends the threads."""
+
+    def _go_on(self) -> None:
+        """Record more episodes of the dataset that was opened."""
+        from stepwell.lerobot.recording import LeRobotRecorder
+        from stepwell.lerobot.recording_meta import RecordingMeta
+
+        if self.root is None or self.episodes is not None:
+            raise LoaderError("add_frame() on a store, or on some episodes of a dataset. Open a dataset's directory.")
+        self.writer = LeRobotRecorder.resume(self.root)
+        self.meta, self._windows, self._reader = RecordingMeta(self.writer, self.repo_id), None, None
 
     def _count(self) -> None:
         if self._windows is None:

@@ -339,6 +339,12 @@ class LeRobotRecorder:
                 self.clear_episode_buffer()
             self._close()
 
+    def start_image_writer(self, num_processes: int = 0, num_threads: int = 4) -> None:
+        """Do nothing: images are encoded by threads anyway, and LeRobot's scripts ask for some."""
+
+    def stop_image_writer(self) -> None:
+        """Do nothing: `finalize` ends the threads."""
+
     def _close(self) -> None:
         self._is_final = True
         with nullcontext() if self._staging is None else closing(self._staging):

@@ -473,10 +473,10 @@ class _Writing:
                 yield VideoSpan(*place, start, start + int(lengths[at]) / self._fps)
             return
         for _, run in groupby(enumerate(places), lambda each: each[1] - each[0]):
-            for lengths, packets in source.packets(info.name, [place for _, place in run]):
+            for found, packets in source.packets(info.name, [place for _, place in run]):
                 chunk, file, start = files.add(packets)
                 frames = round(start * self._fps)
-                for length in lengths:
+                for length in found:
                     yield VideoSpan(chunk, file, frames / self._fps, (frames + length) / self._fps)
                     frames += length
 

@@ -20,7 +20,7 @@ from stepwell.errors import (
     SchemaError,
     StoreBusyError,
 )
-from stepwell.lerobot import editing, edits, video_edits
+from stepwell.lerobot import LeRobotDatasetMetadata, editing, edits, video_edits
 from stepwell.lerobot.auditing import audit
 from stepwell.lerobot.in_place import open_in_place
 from stepwell.lerobot.meta_files import read_subtasks
@@ -339,6 +339,54 @@ def test_subtasks_keep_their_texts_also_where_datasets_number_them_otherwise(tmp
         root, removed=["subtask_index"], added={"n": (np.arange(12), {"dtype": "int64", "shape": [1]})}
     )
     assert read_subtasks(root) is None
+
+
+def test_annotations_are_added_and_kept(tmp_path, capsys):
+    root = make(tmp_path / "a", cameras={}, lengths=[3, 2])
+    rows = [[{"role": "user", "content": f"what? {n}", "style": "vqa"}] * (n % 2) for n in range(5)]
+    file = tmp_path / "events.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert main(["edit", "features", str(root), "--add", f"language_events={file}"]) == 0
+    edits.delete(root, [0], tmp_path / "deleted")
+    edits.change_features(root, removed=["language_events"], target=tmp_path / "removed")
+    with open_in_place(tmp_path / "deleted") as store:
+        found = [json.loads(text) for text in store[0]["language_events"]]
+    assert [[each["content"] for each in row] for row in found] == [["what? 3"], []]
+    assert "language_events" not in Metadata.load(tmp_path / "removed").info.features
+    assert faults(root) == faults(tmp_path / "deleted") == set()
+    with pytest.raises(SchemaError, match="4 values, where the dataset has 5 rows"):
+        edits.change_features(
+            tmp_path / "removed", added={"language_events": (rows[:4], {"dtype": "language", "shape": [1]})}
+        )
+    file.write_text("{}\n")
+    assert main(["edit", "features", str(root), "--add", f"language_persistent={file}"]) == 1
+    assert "line 1 is no list" in capsys.readouterr().err
+
+
+@VERSIONS
+def test_further_columns_of_the_table_of_episodes_are_kept_and_read(version, tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    root = make(tmp_path / "a", version, cameras={}, lengths=[3, 2, 4])
+    if version == "v3.0":
+        for path in (root / "meta/episodes").rglob("*.parquet"):
+            table = pq.read_table(path)
+            names = [f"by {number}" for number in table["episode_index"].to_pylist()]
+            pq.write_table(table.append_column("operator", [names]), path)
+    else:
+        path = root / "meta/episodes.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        named = [{**line, "operator": f"by {line['episode_index']}"} for line in lines]
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in named))
+
+    def operators(root):
+        return LeRobotDatasetMetadata("me/a", root).episodes["operator"]
+
+    assert operators(root) == ["by 0", "by 1", "by 2"]
+    edits.delete(root, [1], tmp_path / "deleted")
+    edits.merge([root, tmp_path / "deleted"], tmp_path / "merged")
+    assert operators(tmp_path / "merged") == ["by 0", "by 1", "by 2", "by 0", "by 2"]
+    edits.change_tasks(root, task="else")
+    assert LeRobotDatasetMetadata("me/a", root).episodes[2]["operator"] == "by 2"
 
 
 def test_wrong_requests_say_what_is_allowed_and_change_nothing(tmp_path):

@@ -12,6 +12,7 @@ An episode that does not begin with a key frame has no packets of its own: it al
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -756,6 +757,8 @@ def _called(
 
 def _checked(values: Any, info: FeatureInfo, num_rows: int) -> Any:
     """Return values of a feature that is added, [n, *shape]."""
+    if info.is_language:
+        return [_as_json(value) for value in values]
     if info.is_text:
         return [str(value) for value in np.ravel(np.asarray(values, object))]
     found = np.asarray([np.asarray(value) for value in values]) if num_rows else np.zeros((0, *info.shape))
@@ -767,6 +770,11 @@ def _checked(values: Any, info: FeatureInfo, num_rows: int) -> Any:
     if not np.can_cast(found.dtype, np.dtype(info.dtype), "same_kind"):
         raise SchemaError(f"feature {info.name!r}: values of {found.dtype}, where the feature is {info.dtype}.")
     return found.reshape(num_rows, *info.shape).astype(info.dtype)
+
+
+def _as_json(annotations: Any) -> str:
+    """Return the annotations of a row as a store has them."""
+    return annotations if isinstance(annotations, str) else json.dumps(list(annotations or ()))
 
 
 def _is_of_feature(name: str) -> bool:

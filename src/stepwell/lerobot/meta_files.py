@@ -325,8 +325,10 @@ def _numbers(path: Path) -> list[int]:
     return [int(digits) for digits in re.findall(r"[0-9]{1,18}", f"{path.parent.name}/{path.name}")]
 
 
-def further_columns(root: Path, info: DatasetInfo, index: Sequence[int], known: Collection[str]) -> dict[str, list[Any]]:
-    """Return what the table of episodes says besides the format's own columns, by name, for episodes of these numbers.
+def further_columns(
+    root: Path, info: DatasetInfo, index: Sequence[int], known: Collection[str]
+) -> dict[str, list[Any]]:
+    """Return what the table of episodes says of episodes besides the format's own columns, by name.
 
     None where an episode, or its file, lacks it.
     """

@@ -90,6 +90,21 @@ def test_a_dataset_that_was_opened_goes_on_where_lerobots_does(tmp_path: Path, m
         LeRobotDataset("me/reach", tmp_path / "reach", episodes=[1]).add_frame(frame(3, 0))
 
 
+def test_a_new_dataset_has_the_items_of_saved_episodes_where_lerobots_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LeRobotDataset, "goes_on_when_opened", True)
+    dataset = recorded(tmp_path / "reach")
+    check_items(dataset, (3, 2))
+    add_frames(dataset, 2, 4)
+    check_items(dataset, (3, 2))
+    dataset.save_episode()
+    check_items(dataset, (3, 2, 4))
+    assert dataset.meta.total_episodes == 3
+    dataset.finalize()
+    check_items(dataset, (3, 2, 4))
+
+
 def test_windows_and_transforms_may_be_chosen_before_the_first_item(tmp_path: Path) -> None:
     dataset = recorded(tmp_path / "reach")
     dataset.finalize()

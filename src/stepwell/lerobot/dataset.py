@@ -140,7 +140,8 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         this.
     """
 
-    # whether add_frame goes on with a dataset that was opened to be read, as in lerobot 0.4; see install()
+    # whether, as in lerobot 0.4, add_frame goes on with a dataset that was opened to be read, and a new one has items
+    # before it is final; see install()
     goes_on_when_opened: ClassVar[bool] = False
 
     def __init__(  # noqa: PLR0917
@@ -233,6 +234,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         # the cameras that image transforms are done to: all but depth maps
         self._changed_keys: list[str] = []
         self._reader: ItemReader | None = None
+        self._saved: LeRobotDataset | None = None
 
     def _show(self, view: View, ignore: Collection[str] = ()) -> None:
         """Give the items of a view."""
@@ -579,6 +581,9 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         """Return the columns of items, arrays and lists."""
         if KEPT.max_bytes < self._frame_bytes:
             keep_frames(self._frame_bytes)
+        saved = self._saved_so_far() if self._windows is None and self.goes_on_when_opened else None
+        if saved is not None:
+            return saved._columns(numbers, empty)
         windows = self._opened() if self._windows is None else self._windows
         changes = self._changes
         reader, made = windows.reader, cast("ItemFormat", self._format if changes is None else self._frame_format)
@@ -594,6 +599,21 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         if changes is not None:
             changes.change_columns(columns, self._changed_keys, "uint8" if self._is_uint8 else "float32", empty)
         return columns
+
+    def _saved_so_far(self) -> LeRobotDataset | None:
+        """Return the episodes of a new dataset that were saved before it is final; None of another one."""
+        writer = self.writer
+        if writer is None or writer.is_final or writer.saved.num_episodes != writer.num_episodes:
+            return None
+        if self._saved is None or self._saved.num_episodes != writer.num_episodes:
+            changes = None if self._changes is None else self.image_transforms
+            self._saved = LeRobotDataset(
+                writer.saved,
+                image_transforms=changes,
+                delta_timestamps=self.delta_timestamps,
+                tolerance_s=self.tolerance_s,
+            )
+        return self._saved
 
     def get_raw_item(self, idx: int) -> dict[str, Any]:
         """Return a row as the tables have it: no videos, windows, transforms of images or task."""

@@ -15,6 +15,8 @@ collect_ignore = [
     "own_requirements.py",
     "answering.py",
     "ffcv_child.py",
+    "lerobot_robot.py",
+    "lerobot_scripts_child.py",
     "readers_child.py",
     "tfds_child.py",
 ]

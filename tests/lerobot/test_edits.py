@@ -21,7 +21,7 @@ from stepwell.errors import (
     SchemaError,
     StoreBusyError,
 )
-from stepwell.lerobot import editing, edits, video_edits
+from stepwell.lerobot import LeRobotDatasetMetadata, editing, edits, video_edits
 from stepwell.lerobot.auditing import audit
 from stepwell.lerobot.in_place import open_in_place
 from stepwell.lerobot.meta_files import read_subtasks
@@ -199,6 +199,45 @@ def test_videos_are_encoded_anew_and_images_become_videos(version, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "cache", "v"]
 
 
+@pytest.fixture
+def odd(tmp_path):
+    """Return a dataset of one mp4 file whose later episodes begin between key frames."""
+    import av
+
+    root = make(tmp_path / "odd", lengths=[7, 6, 8, 4], files=1, cameras={SIDE: ("video", (32, 48))})
+    file = root / f"videos/{SIDE}/chunk-000/file-000.mp4"
+    with av.open(str(file)) as video:
+        frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
+    with av.open(str(file), "w") as video:
+        stream = video.add_stream("libx264", 10, options={"g": "5", "bf": "0", "sc_threshold": "0"})
+        stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
+        for frame in frames:
+            video.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        video.mux(stream.encode())
+    return root
+
+
+def test_packets_of_episodes_that_follow_each_other_stay_between_key_frames(odd, tmp_path, monkeypatch):
+    before, calls, real = contents(odd), [], editing.encoded_packets
+
+    def counting(episode, *others):
+        calls.append(episode.index)
+        return real(episode, *others)
+
+    monkeypatch.setattr(editing, "encoded_packets", counting)
+    edits.merge([odd, odd], tmp_path / "merged")
+    assert calls == []
+    assert_episodes(tmp_path / "merged", [*before, *before])
+    # the second begins at frame 7, between the key frames 5 and 10; the third at 13, so does the last at 21
+    edits.delete(odd, [0], tmp_path / "rest")
+    assert calls == [1, 2, 3]
+    edits.delete(odd, [3], tmp_path / "first")
+    assert calls == [1, 2, 3]
+    assert_episodes(tmp_path / "first", before[:3])
+    for each in ("merged", "rest", "first"):
+        assert faults(tmp_path / each) <= {"video-no-key"}
+
+
 def test_an_encoding_that_failed_goes_on_with_what_is_done(tmp_path, monkeypatch):
     root = make(tmp_path / "a", "v2.1", cameras={SIDE: ("video", (32, 48))})
     before, real, calls = contents(root), video_edits.encoded_packets, []
@@ -282,7 +321,7 @@ def test_what_else_is_at_a_root_stays(tmp_path):
     assert (root / "README.md").read_text() == "card" and (root / "meta/notes.json").exists()
 
 
-def test_subtasks_keep_their_texts_and_others_are_not_merged(tmp_path):
+def test_subtasks_keep_their_texts_also_where_datasets_number_them_otherwise(tmp_path):
     number = Array((), "int64")
     names = {"root": ["reach", "grasp"], "other": ["lift", "reach"]}
     for name, texts in names.items():
@@ -299,15 +338,69 @@ def test_subtasks_keep_their_texts_and_others_are_not_merged(tmp_path):
     edits.change_tasks(root, task="U")
     for each in ("deleted", "merged", "root"):
         assert read_subtasks(tmp_path / each) == ["reach", "grasp"]
-    with pytest.raises(SchemaError, match="other subtasks"):
-        edits.merge([root, tmp_path / "other"], tmp_path / "both")
-    assert not (tmp_path / "both").exists()
+    edits.merge([root, tmp_path / "other"], tmp_path / "both")
+    assert read_subtasks(tmp_path / "both") == ["reach", "grasp", "lift"]
+    rows = [each["subtask_index"].tolist() for each in contents(tmp_path / "both")]
+    assert rows == [[0, 1, 0, 1]] * 3 + [[2, 0, 2, 0]] * 3
+    assert faults(tmp_path / "both") == set()
+    (tmp_path / "other/meta/subtasks.parquet").unlink()
+    with pytest.raises(SchemaError, match=r"no meta/subtasks.parquet"):
+        edits.merge([root, tmp_path / "other"], tmp_path / "neither")
+    assert not (tmp_path / "neither").exists()
     edits.rewrite(root)
     assert read_subtasks(root) == ["reach", "grasp"]
     edits.change_features(
         root, removed=["subtask_index"], added={"n": (np.arange(12), {"dtype": "int64", "shape": [1]})}
     )
     assert read_subtasks(root) is None
+
+
+def test_annotations_are_added_and_kept(tmp_path, capsys):
+    root = make(tmp_path / "a", cameras={}, lengths=[3, 2])
+    rows = [[{"role": "user", "content": f"what? {n}", "style": "vqa"}] * (n % 2) for n in range(5)]
+    file = tmp_path / "events.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert main(["edit", "features", str(root), "--add", f"language_events={file}"]) == 0
+    edits.delete(root, [0], tmp_path / "deleted")
+    edits.change_features(root, removed=["language_events"], target=tmp_path / "removed")
+    with open_in_place(tmp_path / "deleted") as store:
+        found = [json.loads(text) for text in store[0]["language_events"]]
+    assert [[each["content"] for each in row] for row in found] == [["what? 3"], []]
+    assert "language_events" not in Metadata.load(tmp_path / "removed").info.features
+    assert faults(root) == faults(tmp_path / "deleted") == set()
+    with pytest.raises(SchemaError, match="4 values, where the dataset has 5 rows"):
+        edits.change_features(
+            tmp_path / "removed", added={"language_events": (rows[:4], {"dtype": "language", "shape": [1]})}
+        )
+    file.write_text("{}\n")
+    assert main(["edit", "features", str(root), "--add", f"language_persistent={file}"]) == 1
+    assert "line 1 is no list" in capsys.readouterr().err
+
+
+@VERSIONS
+def test_further_columns_of_the_table_of_episodes_are_kept_and_read(version, tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    root = make(tmp_path / "a", version, cameras={}, lengths=[3, 2, 4])
+    if version == "v3.0":
+        for path in (root / "meta/episodes").rglob("*.parquet"):
+            table = pq.read_table(path)
+            names = [f"by {number}" for number in table["episode_index"].to_pylist()]
+            pq.write_table(table.append_column("operator", [names]), path)
+    else:
+        path = root / "meta/episodes.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        named = [{**line, "operator": f"by {line['episode_index']}"} for line in lines]
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in named))
+
+    def operators(root):
+        return LeRobotDatasetMetadata("me/a", root).episodes["operator"]
+
+    assert operators(root) == ["by 0", "by 1", "by 2"]
+    edits.delete(root, [1], tmp_path / "deleted")
+    edits.merge([root, tmp_path / "deleted"], tmp_path / "merged")
+    assert operators(tmp_path / "merged") == ["by 0", "by 1", "by 2", "by 0", "by 2"]
+    edits.change_tasks(root, task="else")
+    assert LeRobotDatasetMetadata("me/a", root).episodes[2]["operator"] == "by 2"
 
 
 def test_wrong_requests_say_what_is_allowed_and_change_nothing(tmp_path):

@@ -17,9 +17,11 @@ from stepwell.lerobot import installing
 CLASS = "class {}: pass\n"
 NEW = {
     "dataset_metadata": CLASS.format("LeRobotDatasetMetadata"),
-    "lerobot_dataset": "from .dataset_metadata import LeRobotDatasetMetadata\n" + CLASS.format("LeRobotDataset"),
+    "lerobot_dataset": "from .dataset_metadata import LeRobotDatasetMetadata\n"
+    + CLASS.format("LeRobotDataset")
+    + "LeRobotDataset.resume = None\n",
     "multi_dataset": "from .lerobot_dataset import LeRobotDataset\n" + CLASS.format("MultiLeRobotDataset"),
-    "sampler": CLASS.format("EpisodeAwareSampler") + "def compute_sampler_state(): pass\n",
+    "sampler": "class EpisodeAwareSampler:\n    def __init__(self, seed=0): pass\ndef compute_sampler_state(): pass\n",
     "streaming_dataset": "from .dataset_metadata import LeRobotDatasetMetadata\n"
     + CLASS.format("StreamingLeRobotDataset"),
     "video_utils": CLASS.format("VideoEncodingManager"),
@@ -32,6 +34,7 @@ OLD = {
         CLASS.format(name) for name in ("LeRobotDatasetMetadata", "LeRobotDataset", "MultiLeRobotDataset")
     ),
     "factory": "from .lerobot_dataset import LeRobotDataset, LeRobotDatasetMetadata\n",
+    "sampler": CLASS.format("EpisodeAwareSampler"),
     "__init__": "from . import factory\n",
 }
 
@@ -49,6 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a directory that modules are imported from; lerobot's own, if it is here, is not seen."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "lerobot"]:
         monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(stepwell.lerobot.LeRobotDataset, "goes_on_when_opened", False)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     for name in [name for name in sys.modules if name.partition(".")[0] == "lerobot"]:
@@ -91,6 +95,18 @@ def test_classes_that_are_all_in_one_module_are_found_there(folder: Path) -> Non
     assert home.LeRobotDatasetMetadata is stepwell.lerobot.LeRobotDatasetMetadata
     assert home.MultiLeRobotDataset is stepwell.lerobot.MultiLeRobotDataset
     assert module("lerobot.datasets.factory").LeRobotDataset is stepwell.lerobot.LeRobotDataset
+    # its orders are those of torch's own seed
+    assert module("lerobot.datasets.sampler").EpisodeAwareSampler is not stepwell.lerobot.EpisodeAwareSampler
+
+
+@pytest.mark.parametrize(("files", "goes_on"), [(OLD, True), (NEW, False)])
+def test_a_dataset_goes_on_when_opened_where_lerobot_has_no_resume(
+    folder: Path, files: dict[str, str], goes_on: bool
+) -> None:
+    laid_out(folder, files)
+    stepwell.lerobot.install()
+    stepwell.lerobot.install()
+    assert stepwell.lerobot.LeRobotDataset.goes_on_when_opened is goes_on
 
 
 def test_without_lerobot_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

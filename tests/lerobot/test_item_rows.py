@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import operator
+import pickle
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -84,3 +88,52 @@ def test_what_is_collated_equals_what_torch_stacks(items: ItemRows) -> None:
     assert list(whole) == list(stacked)
     assert all(torch.equal(whole[key], stacked[key]) for key in ("x", "y"))
     assert whole["task"] == stacked["task"]
+
+
+ACTIONS: dict[str, Callable[[list[Any]], Any]] = {
+    "add": lambda rows: operator.add(rows, [{"n": 9}]),
+    "added to": lambda rows: operator.add([{"n": 9}], rows),
+    "append": lambda rows: rows.append({"n": 9}),
+    "compare": lambda rows: (rows == [{"n": 0}, {"n": 1}, {"n": 2}], rows != [], bool(rows)),
+    "contains": lambda rows: ({"n": 1} in rows, {"n": 7} in rows, rows.index({"n": 2}), rows.count({"n": 2})),
+    "copies": lambda rows: (rows.copy(), copy.copy(rows), copy.deepcopy(rows), pickle.loads(pickle.dumps(rows))),
+    "delete": lambda rows: rows.__delitem__(slice(0, 2)),
+    "extend": lambda rows: rows.extend([{"n": 7}] * 2),
+    "first, last": lambda rows: (rows[0], rows[-1], len(rows)),
+    "insert": lambda rows: rows.insert(1, {"n": 9}),
+    "iterate": lambda rows: (
+        list(rows),
+        tuple(rows),
+        [*rows],
+        sorted(rows, key=lambda row: -row["n"]),
+        [*zip(rows, rows, strict=True)],
+    ),
+    "pop": lambda rows: (rows.pop(), rows.pop(0)),
+    "repeat": lambda rows: (rows * 2, 2 * rows),
+    "repr": repr,
+    "reversed": lambda rows: ([*reversed(rows)], rows.reverse()),
+    "set": lambda rows: rows.__setitem__(1, {"n": 9}),
+    "shuffle": lambda rows: random.Random(0).shuffle(rows),
+    "slice": lambda rows: (rows[:2], rows[::-1], rows[5:]),
+    "sort": lambda rows: rows.sort(key=lambda row: -row["n"]),
+}
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_they_are_a_list(action: str, first: bool) -> None:
+    rows, wanted = ItemRows({"n": [0, 1, 2]}, 3), [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert isinstance(rows, list)
+    if first:
+        assert rows[0] == {"n": 0}
+    assert ACTIONS[action](rows) == ACTIONS[action](wanted)
+    assert [*rows] == wanted
+    assert len(rows) == len(wanted)
+    if first and rows and rows[0]["n"] == 0:
+        assert default_collate(rows)["n"].tolist() == [row["n"] for row in wanted]
+
+
+def test_every_verb_of_lists_is_asked_to_fill_it_first() -> None:
+    own = {"__init__", "__len__", "__getitem__", "__reduce_ex__", "__new__", "__doc__", "__hash__", "__getattribute__"}
+    for name in vars(list).keys() - own - {"__class_getitem__", "__sizeof__"}:
+        assert name in vars(ItemRows), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
@@ -10,10 +11,10 @@ import pytest
 import stepwell
 from stepwell.errors import FeatureNotFoundError, WindowError
 from stepwell.lerobot.meta_tables import EpisodeRows, TaskRows
-from stepwell.lerobot.meta_view import DatasetMeta, dataset_info
+from stepwell.lerobot.meta_view import DatasetMeta, LeRobotDatasetMetadata, dataset_info
 from stepwell.store import Store
 from stepwell.testing import tiny_store
-from stepwell.testing.lerobot import TINY_TASKS
+from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot
 
 from .item_model import LENGTHS, SIDE, TOP, converted_store, info_of
 
@@ -125,3 +126,16 @@ def test_a_rate_that_is_no_whole_number_stays_one(tmp_path: Path) -> None:
 def test_a_store_that_is_empty_of_features_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WindowError, match="no features"):
         dataset_info(stepwell.create(tmp_path / "a.well", fps=10))
+
+
+def test_tools_are_those_of_the_file_or_say(tmp_path: Path) -> None:
+    root = tiny_lerobot(tmp_path / "set", cameras={})
+    meta = LeRobotDatasetMetadata("me/set", root)
+    assert [each["function"]["name"] for each in meta.tools] == ["say"]
+    meta.tools[0]["function"]["name"] = "changed"
+    assert meta.tools[0]["function"]["name"] == "say"
+    meta.tools = [{"type": "function", "function": {"name": "point"}}]
+    assert LeRobotDatasetMetadata("me/set", root).tools == [{"type": "function", "function": {"name": "point"}}]
+    meta.tools = None
+    assert "tools" not in json.loads((root / "meta/info.json").read_text())
+    assert meta.tools[0]["function"]["name"] == "say"

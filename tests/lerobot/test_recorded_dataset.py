@@ -72,6 +72,39 @@ def test_it_counts_while_it_records_and_has_items_after_it(tmp_path: Path) -> No
         dataset.add_frame(frame(0, 0))
 
 
+def test_a_dataset_that_was_opened_goes_on_where_lerobots_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded(tmp_path / "reach").finalize()
+    dataset = LeRobotDataset("me/reach", tmp_path / "reach", delta_timestamps={"observation.state": [0.0, 0.1]})
+    with pytest.raises(LoaderError, match=r"resume\(\) goes on"):
+        dataset.add_frame(frame(2, 0))
+    monkeypatch.setattr(LeRobotDataset, "goes_on_when_opened", True)
+    dataset.start_image_writer(num_threads=4)
+    add_frames(dataset, 2, 4)
+    with pytest.raises(LoaderError, match="finalize"):
+        dataset[0]
+    assert (dataset.save_episode(), dataset.num_episodes, dataset.num_frames) == (2, 3, 9)
+    dataset.finalize()
+    assert dataset[8]["observation.state"].tolist() == [[2, 3, 0.5], [2, 3, 0.5]]
+    check_items(LeRobotDataset("me/reach", tmp_path / "reach"), (3, 2, 4))
+    with pytest.raises(LoaderError, match="some episodes"):
+        LeRobotDataset("me/reach", tmp_path / "reach", episodes=[1]).add_frame(frame(3, 0))
+
+
+def test_a_new_dataset_has_the_items_of_saved_episodes_where_lerobots_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LeRobotDataset, "goes_on_when_opened", True)
+    dataset = recorded(tmp_path / "reach")
+    check_items(dataset, (3, 2))
+    add_frames(dataset, 2, 4)
+    check_items(dataset, (3, 2))
+    dataset.save_episode()
+    check_items(dataset, (3, 2, 4))
+    assert dataset.meta.total_episodes == 3
+    dataset.finalize()
+    check_items(dataset, (3, 2, 4))
+
+
 def test_windows_and_transforms_may_be_chosen_before_the_first_item(tmp_path: Path) -> None:
     dataset = recorded(tmp_path / "reach")
     dataset.finalize()

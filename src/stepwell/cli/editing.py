@@ -29,6 +29,8 @@ from stepwell.lerobot.edits import (
     rewrite,
     split,
 )
+from stepwell.lerobot.info import LANGUAGE
+from stepwell.lerobot.language import LANGUAGE_COLUMNS
 from stepwell.lerobot.metadata import Metadata, select_episodes
 from stepwell.lerobot.video_edits import encode_images, reencode, retime
 from stepwell.schema import Feature
@@ -256,7 +258,7 @@ def _merge(arguments: argparse.Namespace) -> list[Path]:
 def _features(arguments: argparse.Namespace) -> list[Path]:
     if not arguments.add and not arguments.remove:
         raise StepwellError("nothing to do. Give --add NAME=FILE.npy or --remove NAME.")
-    added = {name: _loaded(path) for name, path in arguments.add}
+    added = {name: _annotations(path) if name in LANGUAGE_COLUMNS else _loaded(path) for name, path in arguments.add}
     return [change_features(arguments.path, added=added, removed=arguments.remove, target=arguments.out)]
 
 
@@ -270,6 +272,20 @@ def _loaded(path: str) -> tuple[Any, Mapping[str, Any]]:
         raise StepwellError(f"--add {path}: not an array of rows. Give a file of numpy.save: a row of values a step.")
     dtype = "string" if values.dtype.kind == "U" else values.dtype.newbyteorder("=").name
     return values, {"dtype": dtype, "shape": list(values.shape[1:]) or [1], "names": None}
+
+
+def _annotations(path: str) -> tuple[list[Any], Mapping[str, Any]]:
+    """Return the annotations of a column of language in a file, a list a row, and the entry of the feature."""
+    try:
+        rows = [parse_json(line) for line in Path(path).read_text("utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise StepwellError(
+            f"--add {path}: {error}. Give a file of JSON lines: a list of annotations a step."
+        ) from error
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, list):
+            raise StepwellError(f"--add {path}: line {number} is no list. Give a list of annotations a step.")
+    return rows, {"dtype": LANGUAGE, "shape": [1], "names": None}
 
 
 def _tasks(arguments: argparse.Namespace) -> list[Path]:

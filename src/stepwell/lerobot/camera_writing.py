@@ -211,16 +211,19 @@ def encoding_of(column: Column, options: Mapping[str, Any] | None = None) -> Fea
 
 def video_packets(episode: SourceEpisode, column: Column, encoding: Feature) -> EpisodePackets:
     """Return the frames of an episode: the stored packets where an mp4 file can hold them, else new ones."""
-    found = stored_packets(episode, column)
+    found = stored_packets([episode], column)
     return encoded_packets(episode, column, encoding) if found is None else found
 
 
-def stored_packets(episode: SourceEpisode, column: Column) -> EpisodePackets | None:
-    """Return the packets of an episode as they are stored; None where an mp4 file cannot hold them."""
+def stored_packets(episodes: Sequence[SourceEpisode], column: Column) -> EpisodePackets | None:
+    """Return the packets of an episode as they are stored; None where an mp4 file cannot hold them.
+
+    Of several that follow each other in a file, only the first has to begin with a key frame.
+    """
     if stored_feature(column.feature).codec != "video" or not _can_stay(column):
         return None
-    with _named(episode, column):
-        return packets_of(_stored_rows(episode, column))
+    with _named(episodes[0], column):
+        return packets_of(_stored_rows(episodes, column))
 
 
 def image_files(episode: SourceEpisode, column: Column) -> list[bytes]:
@@ -230,7 +233,7 @@ def image_files(episode: SourceEpisode, column: Column) -> list[bytes]:
         return _depth_files(episode, column)
     if stored_feature(feature).codec in FILE_CODECS and feature.shape[2:] == (3,):
         with _named(episode, column):
-            return [_as_colours(file, feature) for file in _stored_rows(episode, column)]
+            return [_as_colours(file, feature) for file in _stored_rows([episode], column)]
     codec = make_codec(Image(column.info.shape, codec="png"))
     return [codec.encode(_in_colour(image)) for image in episode.images(column.source, feature)]
 
@@ -243,7 +246,7 @@ def _depth_files(episode: SourceEpisode, column: Column) -> list[bytes]:
     is_same = source.quantization is None and source.unit in (None, target.unit)
     if is_same and stored_feature(column.feature).codec == "png":
         with _named(episode, column):
-            return _stored_rows(episode, column)
+            return _stored_rows([episode], column)
     images = episode.images(column.source, column.feature)
     return [_depth_file(image if is_same else source.values(image, target.unit), target.unit) for image in images]
 
@@ -276,8 +279,9 @@ def _as_colours(file: bytes, feature: Feature) -> bytes:
     return make_codec(Image(feature.shape, feature.dtype, codec="png")).encode(pixels)
 
 
-def _stored_rows(episode: SourceEpisode, column: Column) -> list[bytes]:
-    codec, blobs = make_codec(column.feature), episode.blobs(column.source)
+def _stored_rows(episodes: Sequence[SourceEpisode], column: Column) -> list[bytes]:
+    codec = make_codec(column.feature)
+    blobs = [blob for episode in episodes for blob in episode.blobs(column.source)]
     if not isinstance(codec, FileCodec):
         return [blob.tobytes() for blob in blobs]
     return list(codec.embed(blobs).rows(codec.embedded()))

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, cast, overload
 
 import numpy as np
 
@@ -140,6 +140,10 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         this.
     """
 
+    # whether, as in lerobot 0.4, add_frame goes on with a dataset that was opened to be read, and a new one has items
+    # before it is final; see install()
+    goes_on_when_opened: ClassVar[bool] = False
+
     def __init__(  # noqa: PLR0917
         self,
         repo_id: Source,
@@ -230,6 +234,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         # the cameras that image transforms are done to: all but depth maps
         self._changed_keys: list[str] = []
         self._reader: ItemReader | None = None
+        self._saved: LeRobotDataset | None = None
 
     def _show(self, view: View, ignore: Collection[str] = ()) -> None:
         """Give the items of a view."""
@@ -403,6 +408,8 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             LoaderError: the dataset was opened to be read (a RuntimeError); so do the other verbs of recording.
             StepError: a feature is missing, unknown, or of another dtype, shape or range (a ValueError).
         """
+        if self.writer is None and self.goes_on_when_opened:
+            self._go_on()
         recorder = self._recorder("add_frame")
         try:
             recorder.add_frame(frame)
@@ -435,6 +442,22 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         if self.writer is not None:
             self.writer.finalize()
             self._count()
+
+    def start_image_writer(self, num_processes: int = 0, num_threads: int = 4) -> None:
+        """Do nothing: images are encoded by threads anyway, and LeRobot's scripts ask for some."""
+
+    def stop_image_writer(self) -> None:
+        """Do nothing: `finalize` ends the threads."""
+
+    def _go_on(self) -> None:
+        """Record more episodes of the dataset that was opened."""
+        from stepwell.lerobot.recording import LeRobotRecorder
+        from stepwell.lerobot.recording_meta import RecordingMeta
+
+        if self.root is None or self.episodes is not None:
+            raise LoaderError("add_frame() on a store, or on some episodes of a dataset. Open a dataset's directory.")
+        self.writer = LeRobotRecorder.resume(self.root)
+        self.meta, self._windows, self._reader = RecordingMeta(self.writer, self.repo_id), None, None
 
     def _count(self) -> None:
         if self._windows is None:
@@ -559,6 +582,9 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         """Return the columns of items, arrays and lists."""
         if KEPT.max_bytes < self._frame_bytes:
             keep_frames(self._frame_bytes)
+        saved = self._saved_so_far() if self._windows is None and self.goes_on_when_opened else None
+        if saved is not None:
+            return saved._columns(numbers, empty)
         windows = self._opened() if self._windows is None else self._windows
         changes = self._changes
         reader, made = windows.reader, cast("ItemFormat", self._format if changes is None else self._frame_format)
@@ -574,6 +600,21 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         if changes is not None:
             changes.change_columns(columns, self._changed_keys, "uint8" if self._is_uint8 else "float32", empty)
         return columns
+
+    def _saved_so_far(self) -> LeRobotDataset | None:
+        """Return the episodes of a new dataset that were saved before it is final; None of another one."""
+        writer = self.writer
+        if writer is None or writer.is_final or writer.saved.num_episodes != writer.num_episodes:
+            return None
+        if self._saved is None or self._saved.num_episodes != writer.num_episodes:
+            changes = None if self._changes is None else self.image_transforms
+            self._saved = LeRobotDataset(
+                writer.saved,
+                image_transforms=changes,
+                delta_timestamps=self.delta_timestamps,
+                tolerance_s=self.tolerance_s,
+            )
+        return self._saved
 
     def get_raw_item(self, idx: int) -> dict[str, Any]:
         """Return a row as the tables have it: no videos, windows, transforms of images or task."""

@@ -12,6 +12,7 @@ An episode that does not begin with a key frame has no packets of its own: it al
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -25,7 +26,13 @@ import numpy.typing as npt
 from stepwell.errors import FormatError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode, episodes_of, schema_of
 from stepwell.lerobot.appending import cameras_of, is_per_element
-from stepwell.lerobot.camera_writing import VideoFiles, encoded_packets, encoding_of, stored_packets
+from stepwell.lerobot.camera_writing import (
+    EpisodePackets,
+    VideoFiles,
+    encoded_packets,
+    encoding_of,
+    stored_packets,
+)
 from stepwell.lerobot.dataset_files import EPISODES_PATH, EpisodeLines, appended_info, write_json, write_tasks
 from stepwell.lerobot.in_place import open_in_place
 from stepwell.lerobot.info import (
@@ -48,6 +55,7 @@ from stepwell.lerobot.meta_files import (
     read_columns,
     read_json,
     read_json_lines,
+    read_subtasks,
 )
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import (
@@ -62,6 +70,7 @@ from stepwell.lerobot.parquet_writing import (
     place_file,
     plain_array,
     plain_statistics,
+    tasks_table,
 )
 from stepwell.lerobot.schema_mapping import Column, map_schema
 from stepwell.lerobot.statistics import (
@@ -123,6 +132,7 @@ class Edit:
         added: values of features that the datasets do not have.
         encoded: mp4 files of cameras that were encoded anew.
         entries: what info.json says of features, where it is not what the first dataset says.
+        subtasks: all texts of the result by ``subtask_index``, which is numbered anew; default: as in the first one.
         recomputed: names of features whose statistics are computed from all rows, of each episode, too; of cameras from
             16,384 images at most.
         summed: entries of stats.json that replace all others.
@@ -140,6 +150,7 @@ class Edit:
     added: Mapping[str, Values] = field(default_factory=dict)
     encoded: Mapping[str, Sequence[EncodedFile]] = field(default_factory=dict)
     entries: Mapping[str, Any] = field(default_factory=dict)
+    subtasks: Sequence[str] = ()
     recomputed: frozenset[str] = frozenset()
     summed: Mapping[str, Any] = field(default_factory=dict)
     is_packed: tuple[bool, bool] = (False, False)
@@ -244,9 +255,10 @@ class _Writing:
 
     def _write_file(self, dataset: Metadata, path: Path, parquet: Any, numbers: Sequence[int]) -> Iterator[_Written]:
         """Write the episodes of one file, or place it as it is where nothing in it changes."""
+        numbered = (*INDEXES, "frame_index", *([SUBTASK_INDEX] if self._edit.subtasks else ()))
         index = {
             name: array_of(column, np.dtype(np.int64), (), f"{path}: column {name!r}")
-            for name, column in _columns(read_columns(parquet, path, (*INDEXES, "frame_index"))).items()
+            for name, column in _columns(read_columns(parquet, path, numbered)).items()
         }
         times = _columns(read_columns(parquet, path, ["timestamp"]))["timestamp"]
         index["timestamp"] = array_of(times, np.dtype(np.float32), (), f"{path}: column 'timestamp'")
@@ -301,7 +313,19 @@ class _Writing:
             "frame_index": np.arange(length, dtype=np.int64),
             "timestamp": _on_grid(index["timestamp"][rows], self._fps),
         }
+        if self._edit.subtasks:
+            columns[SUBTASK_INDEX] = self._renamed_subtasks(dataset, index[SUBTASK_INDEX][rows], path)
         return _Part(number, rows, first, columns, texts)
+
+    def _renamed_subtasks(self, dataset: Metadata, old: npt.NDArray[Any], path: Path) -> npt.NDArray[np.int64]:
+        """Return the new subtask_index of rows; those below 0 are of no subtask, and stay."""
+        known = read_subtasks(dataset.root) or []
+        if len(old) and old.max() >= len(known):
+            raise FormatError(
+                f"{path}: subtask_index {old.max()}, and {SUBTASKS_PATH} has {len(known)} texts. {VERIFY}"
+            )
+        new = np.array([self._edit.subtasks.index(text) for text in known] or [0], np.int64)
+        return np.where(old < 0, old, new[old])
 
     def _retasked(
         self, dataset: Metadata, old: npt.NDArray[Any], number: int, path: Path
@@ -449,12 +473,13 @@ class _Writing:
                 start = float(spans.start[at])
                 yield VideoSpan(*place, start, start + int(lengths[at]) / self._fps)
             return
-        for episode, column in source.camera_episodes(info.name, places):
-            packets = stored_packets(episode, column)
-            if packets is None:
-                packets = encoded_packets(episode, column, source.encoding(info.name))
-            chunk, file, start = files.add(packets)
-            yield VideoSpan(chunk, file, start, (round(start * self._fps) + episode.length) / self._fps)
+        for _, run in groupby(enumerate(places), lambda each: each[1] - each[0]):
+            for found, packets in source.packets(info.name, [place for _, place in run]):
+                chunk, file, start = files.add(packets)
+                frames = round(start * self._fps)
+                for length in found:
+                    yield VideoSpan(chunk, file, frames / self._fps, (frames + length) / self._fps)
+                    frames += length
 
     # meta
 
@@ -493,7 +518,10 @@ class _Writing:
         texts = self._tasks.texts
         write_tasks(self._root, texts, is_v3=self._is_v3)
         subtasks = self._edit.datasets[0].root / SUBTASKS_PATH
-        if SUBTASK_INDEX in self._edit.features and subtasks.is_file():
+        if self._edit.subtasks:
+            table = tasks_table(self._edit.subtasks, SUBTASK_INDEX)
+            import_pyarrow().parquet.write_table(table, self._root / SUBTASKS_PATH, write_page_checksum=True)
+        elif SUBTASK_INDEX in self._edit.features and subtasks.is_file():
             place_file(subtasks, self._root / SUBTASKS_PATH, link=self._edit.link)
         if self._is_v3:
             write_json(self._root / STATS_PATH, self._totals())
@@ -599,6 +627,25 @@ class _Source:
         for place in places:
             for episode in episodes_of(View(self._store, [place])):
                 yield episode, self._columns[key]
+
+    def packets(self, key: str, places: Sequence[int]) -> Iterator[tuple[list[int], EpisodePackets]]:
+        """Yield lengths of episodes that follow each other in a file, and their packets.
+
+        Those that lie before the first key frame of the run are encoded again, alone; of the others all are as stored.
+        """
+        episodes = [*self.camera_episodes(key, places)]
+        may_join = True
+        while episodes:
+            (episode, column), *others = episodes
+            found = stored_packets([episode], column)
+            if found is not None and others and may_join:
+                joined = stored_packets([each for each, _ in episodes], column)
+                if joined is not None:
+                    yield [each.length for each, _ in episodes], joined
+                    return
+                may_join = False
+            yield [episode.length], encoded_packets(episode, column, self.encoding(key)) if found is None else found
+            episodes = others
 
     def encoding(self, key: str) -> Feature:
         """Return how images of a camera are encoded where they must be: as its other videos."""
@@ -710,6 +757,8 @@ def _called(
 
 def _checked(values: Any, info: FeatureInfo, num_rows: int) -> Any:
     """Return values of a feature that is added, [n, *shape]."""
+    if info.is_language:
+        return [_as_json(value) for value in values]
     if info.is_text:
         return [str(value) for value in np.ravel(np.asarray(values, object))]
     found = np.asarray([np.asarray(value) for value in values]) if num_rows else np.zeros((0, *info.shape))
@@ -721,6 +770,11 @@ def _checked(values: Any, info: FeatureInfo, num_rows: int) -> Any:
     if not np.can_cast(found.dtype, np.dtype(info.dtype), "same_kind"):
         raise SchemaError(f"feature {info.name!r}: values of {found.dtype}, where the feature is {info.dtype}.")
     return found.reshape(num_rows, *info.shape).astype(info.dtype)
+
+
+def _as_json(annotations: Any) -> str:
+    """Return the annotations of a row as a store has them."""
+    return annotations if isinstance(annotations, str) else json.dumps(list(annotations or ()))
 
 
 def _is_of_feature(name: str) -> bool:

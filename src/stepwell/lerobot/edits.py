@@ -249,6 +249,7 @@ def merge(
     datasets = [Metadata.load(root) for root in roots]
     for other in datasets[1:]:
         _check_alike(datasets[0], other)
+    subtasks = _merged_subtasks(datasets)
     episodes = [Chosen(n, place) for n, each in enumerate(datasets) for place in range(len(each.episodes))]
     with edited(roots[0], target) as place:
         if place.is_in_place:
@@ -259,6 +260,8 @@ def merge(
             datasets[0].info.features,
             list(dict.fromkeys(text for each in datasets for text in each.tasks if text)),
             entries={key: _merged_entry(key, datasets) for key in datasets[0].info.video_keys},
+            subtasks=subtasks,
+            recomputed=frozenset({SUBTASK_INDEX} if subtasks else ()),
             is_packed=is_packed,
             sizes_mb=sizes_mb,
             chunks_size=chunks_size,
@@ -291,11 +294,22 @@ def _check_alike(first: Metadata, other: Metadata) -> None:
                 f"{name!r} has depths that {other.root} means otherwise, {theirs}, than {first.root}, {mine}. "
                 "Datasets are merged that have the same codes and units."
             )
-    if SUBTASK_INDEX in first.info.features and read_subtasks(first.root) != read_subtasks(other.root):
-        raise SchemaError(
-            f"{other.root} has other subtasks than {first.root}: subtask_index would name other texts. Give both the "
-            f"same meta/subtasks.parquet, or remove {SUBTASK_INDEX} first: stepwell edit features."
-        )
+
+
+def _merged_subtasks(datasets: Sequence[Metadata]) -> list[str]:
+    """Return the texts of subtasks of datasets that differ in them; none where they are the same."""
+    if SUBTASK_INDEX not in datasets[0].info.features:
+        return []
+    lists = [read_subtasks(each.root) for each in datasets]
+    if all(each == lists[0] for each in lists):
+        return []
+    for each, texts in zip(datasets, lists, strict=True):
+        if texts is None:
+            raise SchemaError(
+                f"{each.root} has no meta/subtasks.parquet, and others do: its subtask_index would name their texts. "
+                f"Add the file, or remove {SUBTASK_INDEX} first: stepwell edit features."
+            )
+    return list(dict.fromkeys(text for texts in lists for text in texts or ()))
 
 
 def _merged_entry(key: str, datasets: Sequence[Metadata]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from importlib import import_module
 from typing import Any
@@ -53,7 +54,8 @@ def install() -> None:
 
     Notes:
         Likewise the functions of ``dataset_tools`` and ``aggregate_datasets``. What was imported before by modules that
-        are not lerobot's own is not changed.
+        are not lerobot's own is not changed. In lerobot before 0.6 its own ``EpisodeAwareSampler`` stays, with its
+        orders; before 0.5.1 ``add_frame`` goes on with a dataset that was opened to be read, as it does there.
     """
     try:
         datasets = import_module("lerobot.datasets")
@@ -62,8 +64,17 @@ def install() -> None:
     tools = {name: TOOL_HOMES.get(name, ("dataset_tools",)) for name in TOOLS}
     for name, homes in {**HOMES, **tools}.items():
         home, theirs = _find(datasets, name, homes)
-        if theirs is not None:
-            _replace(name, theirs, _ours(name), {f"{datasets.__name__}.{each}" for each in WRITERS} - {home})
+        ours = _ours(name)
+        if theirs is None or theirs is ours or _is_another(name, theirs):
+            continue
+        if name == "LeRobotDataset":
+            ours.goes_on_when_opened = not hasattr(theirs, "resume")
+        _replace(name, theirs, ours, {f"{datasets.__name__}.{each}" for each in WRITERS} - {home})
+
+
+def _is_another(name: str, theirs: Any) -> bool:
+    """Return whether a class of LeRobot's is to stay: a sampler without a seed, whose orders torch draws."""
+    return name == "EpisodeAwareSampler" and "seed" not in inspect.signature(theirs).parameters
 
 
 def _find(datasets: Any, name: str, homes: tuple[str, ...]) -> tuple[str, Any]:

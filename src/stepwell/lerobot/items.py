@@ -21,8 +21,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from typing import Any, ClassVar, Literal, get_args, overload
+from functools import cache, partial, wraps
+from typing import Any, ClassVar, Literal, SupportsIndex, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -371,48 +371,81 @@ class Item(dict[str, Any]):
     __slots__ = ()
 
 
-class ItemRows(Sequence[Item]):
-    """The items of one read, made on demand of its columns: tensors [B, ...] or lists of B, by key."""
+class ItemRows(list[Item]):
+    """The items of one read: tensors [B, ...] or lists of B by key, and a list that is filled when it is asked for.
 
-    __slots__ = ("_first", "_rows", "_size", "columns", "memory")
+    A ``collate_fn`` may do with it whatever it does with a list; `collate_items` looks at the columns alone.
+    """
+
+    __slots__ = ("_first", "_is_filled", "_size", "columns", "memory")
 
     def __init__(self, columns: dict[str, Any], size: int, memory: BatchMemory | None = None) -> None:
+        super().__init__()
         _register()
         self.columns, self.memory = columns, memory
-        self._size = size
-        self._rows: list[Item] | None = None
+        self._size, self._is_filled = size, False
         self._first: tuple[Item, Item] | None = None
 
     def __len__(self) -> int:
-        return self._size
+        return super().__len__() if self._is_filled else self._size
 
     @overload
-    def __getitem__(self, i: int) -> Item: ...
+    def __getitem__(self, i: SupportsIndex) -> Item: ...
     @overload
     def __getitem__(self, i: slice) -> list[Item]: ...
-    def __getitem__(self, i: int | slice) -> Item | list[Item]:
-        if self._rows is None and i == 0 and self._size:
+    def __getitem__(self, i: SupportsIndex | slice) -> Item | list[Item]:
+        if not self._is_filled and i == 0 and self._size:
             if self._first is None:
                 item = Item({key: column[0] for key, column in self.columns.items()})
                 self._first = item, Item(item)
             return self._first[0]
-        return self._all()[i]
+        self._fill()
+        return super().__getitem__(i)
+
+    def __radd__(self, other: list[Any]) -> list[Any]:
+        return [*other, *self]
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        return list, ([*self],)
 
     @property
     def is_untouched(self) -> bool:
         """Return whether no item but the first was made, and its values were not replaced."""
-        if self._rows is not None or self._first is None:
-            return self._rows is None
+        if self._is_filled or self._first is None:
+            return not self._is_filled
         item, made = self._first
         return len(item) == len(made) and all(item.get(key) is value for key, value in made.items())
 
-    def _all(self) -> list[Item]:
-        if self._rows is None:
+    def _fill(self) -> None:
+        if not self._is_filled:
             columns = [c.unbind(0) if hasattr(c, "unbind") else c for c in self.columns.values()]
-            self._rows = [Item(zip(self.columns, row, strict=True)) for row in zip(*columns, strict=True)]
+            rows = [Item(zip(self.columns, row, strict=True)) for row in zip(*columns, strict=True)]
             if self._first is not None:
-                self._rows[0] = self._first[0]
-        return self._rows
+                rows[0] = self._first[0]
+            super().extend(rows)
+            self._is_filled = True
+
+
+def _of_filled(name: str) -> Callable[..., Any]:
+    """Return a list's method that fills it first."""
+    method = getattr(list, name)
+
+    @wraps(method)
+    def filling(rows: ItemRows, *arguments: Any, **options: Any) -> Any:
+        rows._fill()
+        return method(rows, *arguments, **options)
+
+    return filling
+
+
+OPERATORS = (
+    *("__add__", "__contains__", "__delitem__", "__eq__", "__ge__", "__gt__", "__iadd__", "__imul__", "__iter__"),
+    *("__le__", "__lt__", "__mul__", "__ne__", "__repr__", "__reversed__", "__rmul__", "__setitem__"),
+)
+VERBS = ("append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort")
+# all that look at the list's own memory
+for _name in (*OPERATORS, *VERBS):
+    setattr(ItemRows, _name, _of_filled(_name))
 
 
 def collate_items(batch: Sequence[Mapping[str, Any]], *, collate_fn_map: Any = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, count
 from pathlib import Path
@@ -40,6 +40,7 @@ __all__ = [
     "EpisodeRecords",
     "VideoSpans",
     "episode_paths",
+    "further_columns",
     "import_pyarrow",
     "number_column",
     "open_parquet",
@@ -65,6 +66,8 @@ EPISODES_FOLDER = "meta/episodes"
 # of lerobot 0.4 and 0.5
 SUBTASKS_PATH, SUBTASK_INDEX = "meta/subtasks.parquet", "subtask_index"
 EPISODES_LINES = "meta/episodes.jsonl"
+# of the table's columns of cameras, of statistics, and of its own place
+FORMAT_PREFIXES = ("videos/", "stats/", "meta/episodes/")
 TASKS_TABLE = "meta/tasks.parquet"
 TASKS_LINES = "meta/tasks.jsonl"
 INDEX, LENGTH, TASK_INDEX = "episode_index", "length", "task_index"
@@ -320,6 +323,30 @@ def episode_paths(root: Path) -> list[Path]:
 
 def _numbers(path: Path) -> list[int]:
     return [int(digits) for digits in re.findall(r"[0-9]{1,18}", f"{path.parent.name}/{path.name}")]
+
+
+def further_columns(
+    root: Path, info: DatasetInfo, index: Sequence[int], known: Collection[str]
+) -> dict[str, list[Any]]:
+    """Return what the table of episodes says of episodes besides the format's own columns, by name.
+
+    None where an episode, or its file, lacks it.
+    """
+    rows = {row[INDEX]: row for row in _further_rows(root, info, known)}
+    names = dict.fromkeys(name for row in rows.values() for name in row if name not in known)
+    return {name: [rows.get(number, {}).get(name) for number in index] for name in names}
+
+
+def _further_rows(root: Path, info: DatasetInfo, known: Collection[str]) -> Iterator[dict[str, Any]]:
+    if not info.is_v3:
+        yield from read_json_lines(root / EPISODES_LINES)
+        return
+    for path in episode_paths(root):
+        with open_parquet(path) as file:
+            here = file.schema_arrow.names
+            others = [name for name in here if name not in known and not name.startswith(FORMAT_PREFIXES)]
+            if others and INDEX in here:
+                yield from read_columns(file, path, [INDEX, *others]).to_pylist()
 
 
 def read_table(root: Path, info: DatasetInfo, report: Report = refuse) -> tuple[EpisodeRecords, set[str]]:

@@ -24,7 +24,7 @@ from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError, Wind
 from stepwell.lerobot.depth import DepthUnit, check_unit, depth_entry, scaled_statistics
 from stepwell.lerobot.info import INDEX_FEATURES, INDEX_INFOS, INFO_PATH, LANGUAGE, is_depth_map
 from stepwell.lerobot.language import LANGUAGE_COLUMNS
-from stepwell.lerobot.meta_files import SUBTASK_INDEX, read_subtasks
+from stepwell.lerobot.meta_files import SUBTASK_INDEX, further_columns, read_subtasks
 from stepwell.lerobot.meta_tables import EpisodeRows, InfoDict, TaskRows, import_lerobots
 from stepwell.lerobot.tasks import episode_tasks, subtasks_of, tasks_of
 from stepwell.schema import Feature
@@ -37,6 +37,19 @@ if TYPE_CHECKING:
 __all__ = ["DatasetMeta", "LeRobotDatasetMetadata", "dataset_info", "lerobot_home", "local_source", "plain_info"]
 
 LOGGER = logging.getLogger("stepwell.lerobot")
+# of a dataset that says nothing of tools
+SAY_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "say",
+        "description": "Say a short sentence to the user.",
+        "parameters": {
+            "type": "object",
+            "properties": {"text": {"type": "string", "description": "What is said, word for word."}},
+            "required": ["text"],
+        },
+    },
+}
 CHUNK_SETTINGS = ("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb")
 
 
@@ -286,10 +299,24 @@ class LeRobotDatasetMetadata:
         sizes = (chunks_size, data_files_size_in_mb, video_files_size_in_mb)
         self._save_settings(_checked_settings(dict(zip(CHUNK_SETTINGS, sizes, strict=True))))
 
-    def _save_settings(self, settings: Mapping[str, float]) -> None:
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """Schemas of the tools that messages may call, as ``apply_chat_template(tools=...)`` takes them.
+
+        Those of ``meta/info.json``, else that of ``say``, a function of a ``text``. Setting them writes the file; None
+        or none takes them out.
+        """
+        return copy.deepcopy(self.info.get("tools") or [SAY_TOOL])
+
+    @tools.setter
+    def tools(self, value: Sequence[Mapping[str, Any]] | None) -> None:
+        self._save_settings({"tools": [dict(each) for each in value] if value else None})
+
+    def _save_settings(self, settings: Mapping[str, Any]) -> None:
         self.info.update(settings)
         # of the whole file: info may lack features that were left out
-        _write_info(self.files.root, {**self.files.info.raw, **settings})
+        raw = {**self.files.info.raw, **settings}
+        _write_info(self.files.root, {name: value for name, value in raw.items() if name != "tools" or value})
 
     def ensure_readable(self) -> None:
         """Do nothing: what is asked for is read then."""
@@ -601,4 +628,4 @@ def _dataset_columns(metadata: Metadata) -> dict[str, Sequence[Any]]:
             f"videos/{key}/from_timestamp": spans.start.tolist(),
             f"videos/{key}/to_timestamp": stops.tolist(),
         }
-    return columns
+    return {**columns, **further_columns(metadata.root, metadata.info, records.index.tolist(), columns)}

@@ -339,6 +339,12 @@ class LeRobotRecorder:
                 self.clear_episode_buffer()
             self._close()
 
+    def start_image_writer(self, num_processes: int = 0, num_threads: int = 4) -> None:
+        """Do nothing: images are encoded by threads anyway, and LeRobot's scripts ask for some."""
+
+    def stop_image_writer(self) -> None:
+        """Do nothing: `finalize` ends the threads."""
+
     def _close(self) -> None:
         self._is_final = True
         with nullcontext() if self._staging is None else closing(self._staging):
@@ -364,13 +370,18 @@ class LeRobotRecorder:
             full.errno = error.errno
             raise full from error
 
+    @property
+    def saved(self) -> View:
+        """The episodes that were saved in the store that is recorded into, without those that the dataset has."""
+        self._store.refresh()
+        table = self._store.episodes
+        return View(self._store, np.flatnonzero(~table.interrupted & ~table.is_open))
+
     def statistics(self) -> Statistics | None:
         """Return the statistics of all episodes that were saved, but for the index features; None without any."""
         from stepwell.lerobot.statistics import StatisticsSum, as_lerobot, is_summed, summaries_of
 
-        self._store.refresh()
-        table = self._store.episodes
-        saved = View(self._store, np.flatnonzero(~table.interrupted & ~table.is_open))
+        saved = self.saved
         before = None if self._staging is None else self._staging.dataset
         per_element = before is not None and is_per_element(before)
         total = StatisticsSum(per_element=per_element)

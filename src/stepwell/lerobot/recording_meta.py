@@ -60,7 +60,7 @@ class RecordingMeta(LeRobotDatasetMetadata):
 
         return Metadata.load(self._recorder.root) if (self._recorder.root / INFO_PATH).exists() else None
 
-    def _save_settings(self, settings: Mapping[str, float]) -> None:
+    def _save_settings(self, settings: Mapping[str, Any]) -> None:
         self._recorder.change_info(settings)
         if self._metadata is not None:
             super()._save_settings(settings)

@@ -50,6 +50,7 @@ class LoaderSettings:
     nested: bool = False
     page_cache: bool = True
     device: str | None = None
+    sharding: Any = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -65,12 +66,7 @@ class LoaderSettings:
             if value is not None:
                 # numpy's print differently and are not JSON, and a loader's state is to be both
                 object.__setattr__(self, name, int(value))
-        if self.to not in ("numpy", "torch"):
-            raise OrderError(f'to={self.to!r}. Allowed: "numpy" or "torch".')
-        if self.pin_memory and self.to != "torch":
-            raise OrderError('pin_memory=True needs to="torch": numpy arrays are not copied to a GPU.')
-        if self.device is not None and self.to != "torch":
-            raise OrderError(f'device={self.device!r} needs to="torch": numpy arrays stay where they are.')
+        self._check_target()
 
     @property
     def is_stream(self) -> bool:
@@ -108,6 +104,21 @@ class LoaderSettings:
         """Return the number of batches that a thread hands over at a time."""
         worth = RAW_HANDOVER_BYTES if is_raw else DECODED_HANDOVER_BYTES
         return max(1, min(MAX_GROUP, worth // max(batch_bytes, 1)))
+
+    def _check_target(self) -> None:
+        """Check what says where batches go."""
+        if self.to not in ("numpy", "torch", "jax"):
+            raise OrderError(f'to={self.to!r}. Allowed: "numpy", "torch" or "jax".')
+        if self.pin_memory and self.to != "torch":
+            raise OrderError(
+                'pin_memory=True needs to="torch": numpy arrays are not copied to a GPU, and JAX pins by itself.'
+            )
+        if self.device is not None and self.to == "numpy":
+            raise OrderError(f'device={self.device!r} needs to="torch" or "jax": numpy arrays stay where they are.')
+        if self.sharding is not None and self.to != "jax":
+            raise OrderError('sharding= needs to="jax". With torch, each process has a loader of its own: rank=.')
+        if self.sharding is not None and self.device is not None:
+            raise OrderError(f"sharding= and device={self.device!r}. Give one: a sharding names its devices.")
 
     def __repr__(self) -> str:
         chosen = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}

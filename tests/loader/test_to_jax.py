@@ -1,6 +1,5 @@
 """Batches as arrays of JAX: the values of numpy's, over memory that is never written again while an array lives."""
 
-import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -326,11 +325,12 @@ def test_missing_jax_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> No
         import_jax.__wrapped__()
 
 
-def test_shardings_over_eight_devices(many: Store, tmp_path: Path) -> None:
+def test_shardings_over_eight_devices(many: Store) -> None:
     script = Path(__file__).parent / "jax_devices.py"
     done = subprocess.run([sys.executable, script, many.path], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-    gc.collect()
+    # it ends with a table that is open
+    assert "Exception ignored" not in done.stderr
 
 
 def test_a_batch_of_several_processes(many: Store) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import time
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ import numpy as np
 
 from stepwell.cli.inspecting import name_of, open_given
 from stepwell.loader import Loader
+from stepwell.process import available_cpus
 from stepwell.progress import make_bar
 from stepwell.store import Store
 from stepwell.windows import Field, View
@@ -232,7 +232,7 @@ def describe_environment() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "num_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "num_cores": available_cpus(),
         "memory_bytes": memory.get("MemTotal"),
         "available_bytes": memory.get("MemAvailable"),
         "packages": {extra: {name: _version(name) for name in names} for extra, names in PACKAGES.items()},

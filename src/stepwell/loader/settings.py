@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,6 +11,7 @@ from stepwell.errors import OrderError
 from stepwell.loader.memory import Target
 from stepwell.order import Pad, Partition
 from stepwell.order.order import check_count, check_seed
+from stepwell.process import available_cpus
 
 __all__ = ["LoaderSettings"]
 
@@ -123,12 +123,3 @@ class LoaderSettings:
     def __repr__(self) -> str:
         chosen = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
         return f"LoaderSettings({', '.join(f'{name}={value!r}' for name, value in chosen.items())})"
-
-
-def available_cpus() -> int:
-    """Return the CPUs that this process may run on."""
-    count: Any = getattr(os, "process_cpu_count", None)
-    if count is not None:
-        return int(count() or 1)
-    affinity: Any = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

@@ -321,7 +321,7 @@ def test_datasets_of_torch_make_no_arrays_of_jax(store: Store) -> None:
 
 def test_missing_jax_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install .*stepwell.*\[jax\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install .*\[jax\]"):
         import_jax.__wrapped__()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.cli.inspecting import name_of, open_given
+from stepwell.errors import install_command
 from stepwell.loader import Loader
 from stepwell.process import available_cpus
 from stepwell.progress import make_bar
@@ -221,7 +222,7 @@ def run_env(arguments: argparse.Namespace) -> int:
     print(f"memory     {_gigabytes(record['available_bytes'])} available of {_gigabytes(record['memory_bytes'])}")
     for extra, packages in record["packages"].items():
         found = "  ".join(f"{name} {found or 'not installed'}" for name, found in packages.items())
-        hint = "" if all(packages.values()) else f'    pip install "stepwell[{extra}]"'
+        hint = "" if all(packages.values()) else f"    {install_command(extra)}"
         print(f"{extra:<11}{found}{hint}")
     return 0
 

@@ -1,8 +1,8 @@
 """A Python whose system has nothing that only Linux has, as far as stepwell can see: what a Mac lacks is missing.
 
-With this folder on PYTHONPATH, each interpreter imports this as it starts, processes that it spawns too. When stepwell is
-imported for the first time, after the packages that it computes with, names go from `os`, `fcntl`, `socket` and `time`,
-`sys.platform` says darwin, and paths that only Linux has are not there.
+With this folder on PYTHONPATH, each interpreter imports this as it starts, processes that it spawns too. When stepwell
+is imported for the first time, after the packages that it computes with, names go from `os`, `fcntl`, `socket` and
+others, `sys.platform` says darwin, and paths that only Linux has are not there.
 """
 
 import os
@@ -22,7 +22,7 @@ MISSING = {
 }  # fmt: skip
 FOLDERS = ("/proc", "/dev/shm", "/sys")
 # what stepwell computes with looks for its own files by Linux's names
-FIRST = ("numpy", "numba", "llvmlite.binding", "multiprocessing.popen_spawn_posix", "asyncio", "selectors", "pytest")
+FIRST = ("numpy", "numba", "llvmlite.binding", "multiprocessing.popen_spawn_posix", "asyncio", "selectors")
 
 
 class BeforeStepwell:
@@ -84,7 +84,6 @@ def refusing(call):
 def refuse(event, arguments) -> None:
     """Raise what a Mac would where Linux's folders, or sockets without files, are used."""
     if event in ("open", "os.listdir", "os.scandir", "os.mkdir") and arguments and is_refused(arguments[0]):
-        # interpreters, which are spawned, look for themselves; so does this test's own reporting
         raise FileNotFoundError(2, "No such file or directory", arguments[0])
     if event in ("socket.bind", "socket.connect"):
         address = arguments[1]

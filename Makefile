@@ -144,7 +144,7 @@ $(VENV)/.torch: | $(VENV)/.pip
 
 $(VENV)/.test: pyproject.toml $(VENV)/.torch $(VENV)/.demo
 	@echo "Installing what the tests need ..."
-	@$(PIP) --group test-torch
+	@$(PIP) --group test-frameworks
 	@touch $@
 
 # uv can resolve to the lowest versions, pip cannot

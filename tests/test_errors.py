@@ -2,13 +2,16 @@
 
 import builtins
 import inspect
+import json
 import pickle
 import re
+from importlib.metadata import PackageNotFoundError
+from typing import Any
 
 import pytest
 
 from stepwell import errors
-from stepwell.errors import FeatureNotFoundError, MissingDependencyError, StepwellError
+from stepwell.errors import FeatureNotFoundError, MissingDependencyError, StepwellError, install_command
 
 WARNINGS = {"LeftOutWarning", "SharedFileSystemWarning"}
 CLASSES = [getattr(errors, name) for name in errors.__all__ if name not in {*WARNINGS, "StepwellError"}]
@@ -41,8 +44,47 @@ def test_missing_feature_is_caught_as_a_key_error() -> None:
         raise FeatureNotFoundError("x")
 
 
-def test_missing_dependency_says_the_pip_line() -> None:
-    assert str(MissingDependencyError.of("simplejpeg", "image")) == (
-        'simplejpeg is not installed. Type: pip install "stepwell[image]"; '
-        'in a clone of the repository: pip install -e ".[image]"'
-    )
+class Distribution:
+    """What an installer has left beside a package: the text of its direct_url.json, or None."""
+
+    def __init__(self, text: str | None) -> None:
+        self.text = text
+
+    def read_text(self, name: str) -> str | None:
+        assert name == "direct_url.json"
+        return self.text
+
+
+REPOSITORY = {"url": "https://host/stepwell", "vcs_info": {"vcs": "git", "commit_id": "ab12"}}
+
+
+@pytest.mark.parametrize(
+    ("record", "command"),
+    [
+        (None, "pip install 'stepwell[image]'"),
+        ({"url": "file:///my/check%20out", "dir_info": {"editable": True}}, "pip install -e '/my/check out[image]'"),
+        ({"url": "file:///my/checkout", "dir_info": {}}, "pip install '/my/checkout[image]'"),
+        ({"url": "file:///my/stepwell.whl", "archive_info": {}}, "pip install 'stepwell[image]'"),
+        ({"url": "https://host/stepwell.whl", "archive_info": {}}, "pip install 'stepwell[image]'"),
+        (REPOSITORY, "pip install 'stepwell[image] @ git+https://host/stepwell@ab12'"),
+        ({"url": "ftp://host/x", "dir_info": {"editable": True}}, "pip install 'stepwell[image]'"),
+        ("not json", "pip install 'stepwell[image]'"),
+        ([1], "pip install 'stepwell[image]'"),
+        ({"url": "file:///x", "dir_info": 3}, "pip install 'stepwell[image]'"),
+        ({"url": "x", "vcs_info": {}}, "pip install 'stepwell[image]'"),
+    ],
+)
+def test_missing_dependency_says_what_to_type_as_stepwell_was_installed(
+    record: Any, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = record if record is None or isinstance(record, str) else json.dumps(record)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Distribution(text))
+    assert str(MissingDependencyError.of("simplejpeg", "image")) == f"simplejpeg is not installed. Type: {command}"
+
+
+def test_a_package_that_was_not_installed_names_a_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.distribution", fail)
+    assert install_command("image,video") == "pip install 'stepwell[image,video]'"

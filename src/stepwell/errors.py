@@ -201,8 +201,40 @@ class MissingDependencyError(StepwellError, ImportError):
     @classmethod
     def of(cls, package: str, extra: str) -> "MissingDependencyError":
         """Return the error for ``package``, which comes with ``stepwell[extra]``."""
-        clone = f'in a clone of the repository: pip install -e ".[{extra}]"'
-        return cls(f'{package} is not installed. Type: pip install "stepwell[{extra}]"; {clone}')
+        return cls(f"{package} is not installed. Type: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """Return what to type for an extra, as stepwell itself was installed (PEP 610, ``direct_url.json``).
+
+    Args:
+        extra: "image", or several, "image,video".
+
+    Returns:
+        ``pip install -e '/path[image]'`` of an editable checkout, ``pip install '/path[image]'`` of another one,
+        ``pip install 'stepwell[image] @ git+https://...'`` of a repository; else ``pip install 'stepwell[image]'``.
+    """
+    from importlib.metadata import PackageNotFoundError, distribution
+    from json import JSONDecoder
+    from shlex import quote
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    plain = f"pip install {quote(f'stepwell[{extra}]')}"
+    try:
+        # json_text stands above the errors that it raises
+        record = JSONDecoder().decode(distribution("stepwell").read_text("direct_url.json") or "")
+        url, folder, source = str(record["url"]), record.get("dir_info"), record.get("vcs_info")
+        if source is not None:
+            where = f"{source['vcs']}+{url}@{source.get('requested_revision') or source['commit_id']}"
+            return f"pip install {quote(f'stepwell[{extra}] @ {where}')}"
+        if folder is None or urlsplit(url).scheme != "file":
+            return plain
+        is_editable = folder.get("editable") is True
+    except (PackageNotFoundError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        # a wheel of an index, or a record that is none
+        return plain
+    return f"pip install {'-e ' if is_editable else ''}{quote(f'{url2pathname(urlsplit(url).path)}[{extra}]')}"
 
 
 class LeftOutWarning(UserWarning):

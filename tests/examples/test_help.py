@@ -20,6 +20,8 @@ def test_there_are_examples() -> None:
 def test_help_describes_every_option(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if name.startswith("sb3"):
         pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    if name.endswith("_jax.py"):
+        pytest.importorskip("jax", reason="JAX is not installed")
     spec = importlib.util.spec_from_file_location(f"example_{name.removesuffix('.py')}", EXAMPLES / name)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

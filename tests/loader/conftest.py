@@ -13,8 +13,8 @@ import pytest
 import stepwell
 from stepwell.store import Store
 
-# run in processes of their own, and need torch or Ray
-collect_ignore = ["exact_ranks.py", "ray_ranks.py"]
+# run in processes of their own, and need torch, JAX or Ray
+collect_ignore = ["exact_ranks.py", "jax_devices.py", "jax_processes.py", "ray_ranks.py"]
 LENGTHS = (5, 9, 1, 12, 7, 3)
 NUM_STEPS = sum(LENGTHS)
 

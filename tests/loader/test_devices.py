@@ -10,7 +10,7 @@ import pytest
 from stepwell.errors import LoaderError, OrderError
 from stepwell.loader import Loader
 from stepwell.loader.batch import Batch
-from stepwell.loader.devices import DeviceSource, find_device
+from stepwell.loader.devices import DeviceSource, TorchCopier, find_device
 from stepwell.loader.settings import LoaderSettings
 from stepwell.store import Store
 
@@ -95,7 +95,7 @@ class Source:
 
 def test_the_next_batch_is_copied_before_this_one_is_handed_over_and_nobody_waits_but_the_stream() -> None:
     log = Log()
-    source = DeviceSource(Source(log, [0, 1], 2), "gpu", FakeTorch(log))
+    source = DeviceSource(Source(log, [0, 1], 2), TorchCopier("gpu", FakeTorch(log)))
     ticket, batch = source.take()
     assert (ticket, batch.index, batch["text"], batch["x"]["y"].name) == (0, 0, "as it is", "t0@gpu")
     assert log == [
@@ -115,7 +115,7 @@ def test_the_next_batch_is_copied_before_this_one_is_handed_over_and_nobody_wait
 
 def test_a_batch_that_is_not_built_yet_is_not_waited_for() -> None:
     log = Log()
-    source = DeviceSource(Source(log, [0, 1], 1), "gpu", FakeTorch(log))
+    source = DeviceSource(Source(log, [0, 1], 1), TorchCopier("gpu", FakeTorch(log)))
     source.take()
     assert not any("t1" in line for line in log)
     assert source.take()[0] == 1
@@ -124,7 +124,7 @@ def test_a_batch_that_is_not_built_yet_is_not_waited_for() -> None:
 def test_the_error_of_the_next_batch_comes_in_its_place() -> None:
     log = Log()
     inner = Source(log, [0, ValueError("one"), 2], 9)
-    source = DeviceSource(inner, "gpu", FakeTorch(log))
+    source = DeviceSource(inner, TorchCopier("gpu", FakeTorch(log)))
     assert source.take()[0] == 0
     with pytest.raises(ValueError, match="one"):
         source.take()

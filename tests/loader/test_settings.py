@@ -20,7 +20,7 @@ from stepwell.loader.settings import LoaderSettings, available_cpus
         {"threads": -1},
         {"prefetch": 0},
         {"seed": -1},
-        {"to": "jax"},
+        {"to": "tensorflow"},
         {"drop_last": True, "pad": True},
         {"pin_memory": True},
     ],

@@ -37,7 +37,7 @@ def test_what_torch_cannot_wrap_is_copied() -> None:
 
 def test_missing_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install .*stepwell\[torch\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install .*\[torch\]"):
         loader_memory.import_torch()
 
 

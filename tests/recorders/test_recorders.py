@@ -4,6 +4,7 @@ import sys
 import pytest
 
 import stepwell.recorders
+from stepwell.errors import install_command
 
 
 def test_without_gymnasium_the_error_is_the_line_to_type():
@@ -13,7 +14,8 @@ def test_without_gymnasium_the_error_is_the_line_to_type():
         "from stepwell.recorders import EpisodeRecorder\n"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=240)
-    assert 'MissingDependencyError: gymnasium is not installed. Type: pip install "stepwell[gymnasium]"' in ended.stderr
+    told = f"MissingDependencyError: gymnasium is not installed. Type: {install_command('gymnasium')}"
+    assert told in ended.stderr
 
 
 def test_every_public_name_is_there():

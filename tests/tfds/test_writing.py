@@ -227,7 +227,7 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(store, tmp_path, o
 
 def test_without_array_record_the_pip_line_is_told_before_anything_is_written(store, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "array_record.python.array_record_module", None)
-    with pytest.raises(MissingDependencyError, match=r'pip install "stepwell\[tfds\]"'):
+    with pytest.raises(MissingDependencyError, match=r"pip install .*\[tfds\]"):
         write_rlds(store, tmp_path / "out", name="arm", file_format="array_record", **QUIET)
     assert not (tmp_path / "out").exists()
 

@@ -35,6 +35,7 @@ import numpy.typing as npt
 from stepwell.beton.encoding import Encoder
 from stepwell.beton.layout import ALLOCATION_DTYPE, BetonLayout, FieldDescriptor, Header, row_dtype
 from stepwell.errors import FormatError
+from stepwell.files.local_files import sync_file
 from stepwell.recorders.chunks import (
     ITEM,
     NUM_BYTES,
@@ -276,7 +277,7 @@ class UnfinishedFile:
                 target.write(data)
             target.flush()
             # where the header is on the disk, so is the rest
-            os.fsync(target.fileno())
+            sync_file(target.fileno())
             os.pwrite(target.fileno(), header.to_bytes(), 0)
         Path(self.table).unlink()
 

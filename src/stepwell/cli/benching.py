@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,9 @@ import numpy as np
 
 from stepwell.cli.inspecting import name_of, open_given
 from stepwell.cli.terminal import print_folded
+from stepwell.errors import install_command
 from stepwell.loader import Loader
+from stepwell.process import available_cpus
 from stepwell.progress import make_bar
 from stepwell.schema import Feature
 from stepwell.store import Store
@@ -258,7 +259,7 @@ def run_env(arguments: argparse.Namespace) -> int:
     )
     for extra, packages in record["packages"].items():
         found = "  ".join(f"{name} {found or 'not installed'}" for name, found in packages.items())
-        hint = "" if all(packages.values()) else f'    pip install "stepwell[{extra}]"'
+        hint = "" if all(packages.values()) else f"    {install_command(extra)}"
         print_folded(f"{extra:<11}{found}{hint}")
     return 0
 
@@ -269,7 +270,7 @@ def describe_environment() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "num_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "num_cores": available_cpus(),
         "memory_bytes": memory.get("MemTotal"),
         "available_bytes": memory.get("MemAvailable"),
         "packages": {extra: {name: _version(name) for name in names} for extra, names in PACKAGES.items()},

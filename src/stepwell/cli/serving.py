@@ -126,7 +126,7 @@ def run_top(arguments: argparse.Namespace) -> int:
             from rich.console import Console
             from rich.live import Live
         except ImportError as error:
-            raise MissingDependencyError('stepwell top needs rich: pip install "stepwell[service]"') from error
+            raise MissingDependencyError.of("rich", "service") from error
         console = Console(file=sys.stdout)
         if arguments.once or not console.is_terminal:
             # two looks, since rates are of the time between them

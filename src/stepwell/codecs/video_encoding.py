@@ -408,7 +408,7 @@ def ordinary_threads() -> Iterator[None]:
     """Have this thread, and those that begin meanwhile, scheduled as this one was."""
     # As root, SVT-AV1 makes the opening thread a real-time thread of the highest priority, and its own
     # threads inherit that: a control loop on the same core then stands still while a frame is encoded.
-    if not TASKS.is_dir():
+    if not TASKS.is_dir() or not hasattr(os, "sched_getscheduler"):
         yield
         return
     policy, parameters, before = os.sched_getscheduler(0), os.sched_getparam(0), _threads()

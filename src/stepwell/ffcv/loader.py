@@ -33,6 +33,7 @@ from stepwell.ffcv.reader import MemoryManager, Reader, reader_of
 from stepwell.loader import Loader as WindowLoader
 from stepwell.loader.loader import BatchIterator
 from stepwell.order import BoundOrder, Order
+from stepwell.process import available_cpus
 
 __all__ = [
     "ORDER_MAP",
@@ -240,7 +241,7 @@ class Loader:
             raise LoaderError(f"batch_size={batch_size}. Allowed: 1 and more.")
         self.os_cache, self.distributed, self.drop_last = os_cache, distributed, drop_last
         self.batches_ahead, self.recompile = max(int(batches_ahead), 1), recompile
-        self.num_workers = num_workers if num_workers >= 1 else len(os.sched_getaffinity(0))
+        self.num_workers = num_workers if num_workers >= 1 else available_cpus()
         Compiler.set_num_threads(self.num_workers)
         self.reader = reader_of(fname, custom_fields or {})
         self.indices = self._chosen(indices)

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 import threading
 import warnings
@@ -25,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import MissingDependencyError
+from stepwell.process import available_cpus
 
 __all__ = [
     "Allocation",
@@ -191,7 +191,7 @@ class Compiler:
     @classmethod
     def set_num_threads(cls, n: int) -> None:
         """Set how many threads a parallel loop has; below 1: one a processor."""
-        cls.num_threads = n if n >= 1 else len(os.sched_getaffinity(0))
+        cls.num_threads = n if n >= 1 else available_cpus()
 
     @classmethod
     def compile(cls, code: Callable[..., Any], signature: Any = None) -> Callable[..., Any]:

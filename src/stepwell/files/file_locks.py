@@ -10,13 +10,17 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
-__all__ = ["ByteLock", "FileLock", "is_byte_locked", "lock_directory", "lock_file"]
+__all__ = ["ByteLock", "FileLock", "is_byte_locked", "lock_byte", "lock_directory", "lock_file"]
 
 _HELD: set[FileLock] = set()
-# struct flock of a 64-bit system: kind, whence, start, length, process
+# locks of bytes that belong to an open file are Linux's; elsewhere each byte has a file of its own beside it
+HAS_BYTES = hasattr(fcntl, "F_OFD_SETLK")
+BESIDE = "{}.{}"
+# Linux's struct flock on 64 bits: kind, whence, start, length, process
 RANGE = struct.Struct("hhqqi4x")
 
 
@@ -88,14 +92,41 @@ class ByteLock(FileLock):
         super().__init__(descriptor, is_waiting=False)
 
     def _lock(self, descriptor: int, kind: int) -> None:
+        if not HAS_BYTES:
+            fcntl.flock(descriptor, kind)
+            return
         found = fcntl.F_UNLCK if kind == fcntl.LOCK_UN else fcntl.F_WRLCK
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, RANGE.pack(found, os.SEEK_SET, self._byte, 1, 0))
 
 
-def is_byte_locked(descriptor: int, byte: int) -> bool:
-    """Return whether a byte of a file is locked through another opening of it, by any process."""
+def lock_byte(path: str, byte: int, open_file: Callable[[str, int], int]) -> ByteLock:
+    """Lock one byte of a file in an opening of its own; BlockingIOError at once where another one has it."""
+    if HAS_BYTES:
+        return ByteLock(open_file(path, os.O_RDWR), byte)
+    return ByteLock(open_file(BESIDE.format(path, byte), os.O_RDWR | os.O_CREAT), byte)
+
+
+def is_byte_locked(descriptor: int, path: str, byte: int) -> bool:
+    """Return whether a byte of a file, which is open, is locked through another opening of it, by any process."""
+    if not HAS_BYTES:
+        return _is_locked(BESIDE.format(path, byte))
     asked = RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     return bool(RANGE.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK)
+
+
+def _is_locked(path: str) -> bool:
+    """Return whether a file is there, and another opening of it has a lock that excludes others."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def lock_file(path: str | os.PathLike[str], *, is_waiting: bool = True) -> FileLock:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import functools
 import mmap
 import os
 import stat
-import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -212,9 +213,19 @@ def map_file(path: str, num_bytes: int | None = None, *, writable: bool = False)
         os.close(descriptor)
 
 
+def sync_file(descriptor: int) -> None:
+    """Wait until what was written to a file, or a directory's entries, are on the disk."""
+    # macOS leaves them in the drive's own memory otherwise; not every file system there knows the call
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)
+
+
 def available_memory() -> int:
     """Return the bytes of memory that can be had without swapping, file cache included."""
-    if sys.platform == "linux":
+    with suppress(OSError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024

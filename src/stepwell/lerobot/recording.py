@@ -55,6 +55,7 @@ from stepwell.lerobot.staging import (
     settle_unfinished,
 )
 from stepwell.lerobot.tasks import add_tasks, change_info, tasks_of
+from stepwell.process import available_cpus
 from stepwell.schema import Feature, Schema, Text
 from stepwell.sizes import counted, parse_bytes
 from stepwell.store import EncodedRows, Store, Writer, open
@@ -546,7 +547,7 @@ class FrameQueue:
         self._waiting: deque[tuple[Step, dict[str, Future[bytes]]]] = deque()
         self._error: BaseException | None = None
         # threads begin with the first frame
-        num_threads = min(MAX_THREADS, len(os.sched_getaffinity(0)), max(1, 2 * len(self._codecs)))
+        num_threads = min(MAX_THREADS, available_cpus(), max(1, 2 * len(self._codecs)))
         self._encoders = ThreadPoolExecutor(num_threads, thread_name_prefix="stepwell-encode")
         self._storing = ThreadPoolExecutor(1, thread_name_prefix="stepwell-store")
 

@@ -42,9 +42,9 @@ class Batch(dict[str, V]):
           action: float32[64, 16, 2]>
 
     Notes:
-        A plain dict otherwise; ``dict(batch)`` drops the attributes (jax's tree functions want that). The arrays are
-        views of memory that is recycled only when the last view of it (array, slice or tensor) is gone: keep what you
-        like.
+        A plain dict otherwise; ``dict(batch)`` drops the attributes. Of ``to="jax"`` a pytree of its values and
+        ``valid``. The arrays are views of memory that is recycled only when the last view of it (array, slice or
+        tensor) is gone: keep what you like.
     """
 
     __slots__ = ("anchors", "epoch", "index", "valid")

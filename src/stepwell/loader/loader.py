@@ -26,9 +26,8 @@ from stepwell.display.html import never_raising
 from stepwell.errors import LoaderError
 from stepwell.loader.batch import Batch, V
 from stepwell.loader.build import Builder
-from stepwell.loader.devices import DeviceSource, find_device
+from stepwell.loader.devices import DeviceSource, make_copier
 from stepwell.loader.jobs import Job, Position, grouped, schedule, with_anchors
-from stepwell.loader.memory import import_torch
 from stepwell.loader.pipeline import Inline, Pipeline
 from stepwell.loader.pool import BlockPool, PoolSupply
 from stepwell.loader.settings import LoaderSettings, explain_arguments
@@ -98,7 +97,7 @@ class Loader(Completed, Generic[V]):
 
     ::
 
-        view, fields, order --> positions --> reader --> transforms --> (torch) --> Batch
+        view, fields, order --> positions --> reader --> transforms --> (torch, JAX) --> Batch
                                               '------ threads: whole batches, in order ------'
 
     Args:
@@ -124,14 +123,22 @@ class Loader(Completed, Generic[V]):
         prefetch: hand-overs a thread builds ahead, default 2; a hand-over is one batch, or small ones of 1 MiB together
             (128 KiB where rows are decoded, at most 16 batches).
         to: "numpy" (default), or "torch": tensors over the same memory. What torch has no dtype for stays numpy: text,
-            bytes and ragged features (object arrays), structured dtypes, and uint16/32/64 in old versions.
+            bytes and ragged features (object arrays), structured dtypes, and uint16/32/64 in old versions. "jax":
+            arrays of JAX, on the CPU over the same memory. 64-bit types become 32-bit ones as everywhere in JAX, unless
+            ``jax_enable_x64`` is set; integers that do not fit are an error, and text, bytes and ragged features stay
+            numpy. A batch is a pytree.
         pin_memory: for "torch": page-locked memory; default: where CUDA is there.
         nested: whether keys with dots become nested dicts: ``batch["observation"]["image"]``.
         page_cache: whether rows are read through the system's page cache (default). False reads large spans into memory
             of the loader's own and lets the system forget them: for stores much larger than memory, with a pooled order
             (any other order works, too, and reads what a batch needs). Ragged features are always read through it.
         device: for "torch": "cuda" or "cuda:N" copies batches there from pinned memory, on a stream of their own and
-            one batch ahead; the current stream waits for the batch that it gets. "cpu" (default): they stay.
+            one batch ahead; the current stream waits for the batch that it gets. "cpu" (default): they stay. For "jax":
+            "cpu", "gpu", "tpu" or another platform of JAX, "gpu:N"; default: JAX's default device.
+        sharding: for "jax": how batches lie on several devices, each copied by one ``jax.device_put``: a
+            ``jax.sharding.Sharding`` of the batch axis, a mapping of key to one, or a function of key and shape that
+            returns one; None, or a key that is not named: the default device. Where it reaches over the devices of
+            several processes, each gives its rows (``rank=jax.process_index()``).
         transform: of the whole batch, one or several in order, after those of the fields: a
             `stepwell.transforms.BatchTransform`, or a callable that takes a flat dict of key to numpy array and returns
             one. With a parameter ``draws`` it gets the windows' random numbers, which depend on (seed, epoch, position)
@@ -140,7 +147,7 @@ class Loader(Completed, Generic[V]):
     Raises:
         OrderError: a setting out of range.
         WindowError: fields that do not fit the store.
-        MissingDependencyError: ``to="torch"`` without torch.
+        MissingDependencyError: ``to="torch"`` without torch, ``to="jax"`` without JAX.
 
     Example:
         >>> import tempfile, numpy as np, stepwell
@@ -234,6 +241,7 @@ class Loader(Completed, Generic[V]):
         nested: bool = False,
         page_cache: bool = True,
         device: str | None = None,
+        sharding: Any = None,
         transform: WholeTransform | None = None,
     ) -> None:
         self.settings = LoaderSettings(
@@ -251,6 +259,7 @@ class Loader(Completed, Generic[V]):
             nested=nested,
             page_cache=page_cache,
             device=device,
+            sharding=sharding,
         )
         self.view = view if isinstance(view, View) else View(view)
         self.order = make_order(order, seed=seed)
@@ -497,12 +506,12 @@ class _Engine:
         # each group that is built ahead takes as many blocks of memory as it has reads
         max_free = self._num_ahead * (self._group // read_group) + HELD_BATCHES
         self._builder = Builder(reader, settings, transform, max_free, read_group)
-        self._device = None if settings.device is None else find_device(settings.device, import_torch())
+        self._copier = make_copier(settings, _last_sizes(settings, self.order.num_positions))
 
     def source(self, jobs: Iterator[Job]) -> _Source:
         """Return the batches of jobs, built in the consumer or ahead of it, where the consumer wants them."""
         source = self._unpooled_source(jobs) if self._pooled is None else self._pooled_source(jobs, self._pooled)
-        return source if self._device is None else DeviceSource(source, self._device, import_torch())
+        return source if self._copier is None else DeviceSource(source, self._copier)
 
     def _unpooled_source(self, jobs: Iterator[Job]) -> _Threaded:
         if self.num_threads == 0:
@@ -524,6 +533,14 @@ class _Engine:
         return Pipeline(
             self._builder.build, groups, num_threads=self.num_threads, num_ahead=self._num_ahead, supply=supply
         )
+
+
+def _last_sizes(settings: LoaderSettings, num_positions: int) -> list[int]:
+    """Return the rows of the batch that ends an epoch; of endless epochs none."""
+    if settings.is_stream:
+        return []
+    partition = settings.partition(num_positions)
+    return [partition[number].num_rows for number in range(partition.num_batches)[-1:]]
 
 
 def _stays_aligned(reader: WindowReader, batch_size: int) -> bool:

@@ -2,7 +2,8 @@
 
 How a block is known to be free: every batch gets a *lease*, an array object made for it alone over the block. numpy
 lets every view, slice and transpose keep the array alive that it was cut from (``.base``), and a torch tensor keeps
-its array. So the lease dies when the last of them is gone, and a weak reference then puts the block back::
+its array, as does an array of JAX. So the lease dies when the last of them is gone, and a weak reference then puts the
+block back::
 
     block  <-- memoryview <-- lease <-- batch["action"] <-- batch["action"][3:].T <-- torch.from_numpy(...)
       ^                         :
@@ -33,7 +34,7 @@ __all__ = [
     "torch_dtype",
 ]
 
-Target = Literal["numpy", "torch"]
+Target = Literal["numpy", "torch", "jax"]
 
 
 class ArenaPool:

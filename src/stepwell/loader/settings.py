@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -15,6 +14,7 @@ from stepwell.errors import OrderError
 from stepwell.loader.memory import Target
 from stepwell.order import Pad, Partition
 from stepwell.order.order import check_count, check_seed
+from stepwell.process import available_cpus
 
 __all__ = ["LoaderSettings", "explain_arguments"]
 
@@ -79,6 +79,7 @@ class LoaderSettings:
     nested: bool = False
     page_cache: bool = True
     device: str | None = None
+    sharding: Any = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -94,12 +95,7 @@ class LoaderSettings:
             if value is not None:
                 # numpy's print differently and are not JSON, and a loader's state is to be both
                 object.__setattr__(self, name, int(value))
-        if self.to not in ("numpy", "torch"):
-            raise OrderError(f'to={self.to!r}. Allowed: "numpy" or "torch".')
-        if self.pin_memory and self.to != "torch":
-            raise OrderError('pin_memory=True needs to="torch": numpy arrays are not copied to a GPU.')
-        if self.device is not None and self.to != "torch":
-            raise OrderError(f'device={self.device!r} needs to="torch": numpy arrays stay where they are.')
+        self._check_target()
 
     @property
     def is_stream(self) -> bool:
@@ -138,15 +134,21 @@ class LoaderSettings:
         worth = RAW_HANDOVER_BYTES if is_raw else DECODED_HANDOVER_BYTES
         return max(1, min(MAX_GROUP, worth // max(batch_bytes, 1)))
 
+    def _check_target(self) -> None:
+        """Check what says where batches go."""
+        if self.to not in ("numpy", "torch", "jax"):
+            raise OrderError(f'to={self.to!r}. Allowed: "numpy", "torch" or "jax".')
+        if self.pin_memory and self.to != "torch":
+            raise OrderError(
+                'pin_memory=True needs to="torch": numpy arrays are not copied to a GPU, and JAX pins by itself.'
+            )
+        if self.device is not None and self.to == "numpy":
+            raise OrderError(f'device={self.device!r} needs to="torch" or "jax": numpy arrays stay where they are.')
+        if self.sharding is not None and self.to != "jax":
+            raise OrderError('sharding= needs to="jax". With torch, each process has a loader of its own: rank=.')
+        if self.sharding is not None and self.device is not None:
+            raise OrderError(f"sharding= and device={self.device!r}. Give one: a sharding names its devices.")
+
     def __repr__(self) -> str:
         chosen = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
         return f"LoaderSettings({', '.join(f'{name}={value!r}' for name, value in chosen.items())})"
-
-
-def available_cpus() -> int:
-    """Return the CPUs that this process may run on."""
-    count: Any = getattr(os, "process_cpu_count", None)
-    if count is not None:
-        return int(count() or 1)
-    affinity: Any = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

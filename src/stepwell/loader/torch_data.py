@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import WindowError
+from stepwell.errors import OrderError, WindowError
 from stepwell.loader.batch import Batch
 from stepwell.loader.build import Builder
 from stepwell.loader.jobs import Position, schedule, with_anchors
@@ -153,6 +153,8 @@ class WindowDataset:
         page_cache: bool = True,
         transform: WholeTransform | None = None,
     ) -> None:
+        if to == "jax":
+            raise OrderError('to="jax" of a WindowDataset. Allowed: "numpy" or "torch"; `Loader` makes arrays of JAX.')
         self.view = view if isinstance(view, View) else View(view)
         self.epoch = 0
         self._fields = fields

@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from stepwell.errors import DiskFullError, StepwellError, WorkerError
+from stepwell.process import available_cpus
 from stepwell.progress import RateBar
 from stepwell.store.beneath import disk_error
 
@@ -104,7 +105,7 @@ def num_workers(workers: Workers) -> int:
         return workers.num_workers
     if workers is not None and workers < 0:
         raise StepwellError(f"workers={workers}: allowed is 0 and more, or None for one a processor.")
-    return len(os.sched_getaffinity(0)) if workers is None else workers
+    return available_cpus() if workers is None else workers
 
 
 def run_chunks(

@@ -14,6 +14,7 @@ few numbers of each; what is done at every call grows with what is new, never wi
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -820,7 +821,8 @@ class History:
         self._watch.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_watch"):
+        # an interpreter that ends has taken away what closing needs
+        if hasattr(self, "_watch") and sys is not None and not sys.is_finalizing():
             self.close()
 
 

@@ -18,9 +18,9 @@ from stepwell.errors import LoaderError, OrderError, StateError, TableError
 from stepwell.kernels.places import PLACE_ROWS
 from stepwell.loader.batch import Batch, V
 from stepwell.loader.build import Builder
-from stepwell.loader.devices import DeviceSource, find_device
+from stepwell.loader.devices import DeviceSource, make_copier
 from stepwell.loader.loader import RENAMED
-from stepwell.loader.memory import CountedPool, import_torch, torch_dtype
+from stepwell.loader.memory import CountedPool, torch_dtype
 from stepwell.loader.pipeline import Inline, Pipeline
 from stepwell.loader.settings import LoaderSettings, explain_arguments
 from stepwell.loader.transforms import BatchKey
@@ -119,7 +119,7 @@ class ReplayLoader(Generic[V]):
     ::
 
         Table ---- sample ----> keys, probabilities, places --.
-        View  ---- order -----> positions, places ------------+--> one read --> transforms --> (torch) --> Batch
+        View  ---- order -----> positions, places ------------+--> one read --> transforms --> (torch, JAX) --> Batch
                                                                rows in the order of the sources
 
     A batch holds the fields, and of every row, unless ``info`` leaves it out: ``table.key`` (uint64),
@@ -143,8 +143,11 @@ class ReplayLoader(Generic[V]):
         threads: that build batches; 0 builds in the consumer, which costs least for small batches.
         prefetch: batches to draw and read at a time (without threads), or ahead (with them); see `max_staleness`.
             Default: 1, but 8 small ones of views, whose rows are known beforehand.
-        to: "numpy" or "torch", as for `stepwell.Loader`.
-        device: for "torch": "cuda" or "cuda:N" copies batches there; "cpu" (default): they stay.
+        to: "numpy", "torch" or "jax", as for `stepwell.Loader`. Without ``jax_enable_x64``, ``table.key`` stays numpy:
+            32 bits of it would name no item.
+        device: for "torch": "cuda" or "cuda:N" copies batches there; "cpu" (default): they stay. For "jax": as
+            for `stepwell.Loader`.
+        sharding: for "jax": how batches lie on several devices, as for `stepwell.Loader`.
         pin_memory: for "torch": page-locked memory; default: where CUDA is there.
         nested: whether keys with dots become nested dicts: ``batch["table"]["key"]``.
         transform: of the whole batch, one or several, in order, as for `stepwell.Loader`.
@@ -159,7 +162,7 @@ class ReplayLoader(Generic[V]):
         OrderError: a setting out of range, shares that do not fit, or info that there is none of.
         TableError: a beta or a time-out that cannot be.
         WindowError: fields that do not fit the stores, or reach further ahead than a table's pattern waits for.
-        MissingDependencyError: ``to="torch"`` without torch.
+        MissingDependencyError: ``to="torch"`` without torch, ``to="jax"`` without JAX.
 
     Notes:
         An iterator that never ends: ``for`` may be left and entered again, and goes on. For the process that made it,
@@ -218,6 +221,7 @@ class ReplayLoader(Generic[V]):
         prefetch: int | None = None,
         to: Target = "numpy",
         device: str | None = None,
+        sharding: Any = None,
         pin_memory: bool | None = None,
         nested: bool = False,
         transform: WholeTransform | None = None,
@@ -233,6 +237,7 @@ class ReplayLoader(Generic[V]):
             prefetch=1 if prefetch is None else prefetch,
             to=to,
             device=device,
+            sharding=sharding,
             pin_memory=pin_memory,
             nested=nested,
         )
@@ -272,7 +277,7 @@ class ReplayLoader(Generic[V]):
             self._direct = partial(
                 _DirectDraw, self.tables[0], self._drawer, reader, builder, self.settings, chosen, whole
             )
-        self._device = find_device(device, import_torch()) if device is not None else None
+        self._copier = make_copier(self.settings)
         self._progress = self._drawer.progress
         self._source: Source | None = None
         self._is_closed = False
@@ -287,7 +292,7 @@ class ReplayLoader(Generic[V]):
             return 0
         if not self._num_threads:
             return self.settings.prefetch - 1
-        return max(self.settings.prefetch, self._num_threads) + (self._device is not None)
+        return max(self.settings.prefetch, self._num_threads) + (self._copier is not None)
 
     @property
     def num_batches(self) -> int:
@@ -438,7 +443,7 @@ class ReplayLoader(Generic[V]):
         else:
             source = Inline(self._build.of(self._drawer.draw), repeat([None] * prefetch))
             source = source if self._direct is None else self._direct(source)
-        self._source = source if self._device is None else DeviceSource(source, self._device, import_torch())
+        self._source = source if self._copier is None else DeviceSource(source, self._copier)
         return self._source
 
     def _end(self) -> None:
@@ -457,6 +462,8 @@ class _DirectDraw:
     microseconds to fetch: see design/017. So targets of one step are made by the kernel, too, and arrays are made, and
     wrapped for torch, in one loop.
     """
+
+    is_ready = False
 
     def __init__(  # noqa: PLR0917
         self,

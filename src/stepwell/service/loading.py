@@ -2,7 +2,7 @@
 
 ::
 
-    ASK(rows) --> server draws as soon as its limiter lets it --> BATCH --> decode --> transforms --> (torch) --> Batch
+    ASK(rows) --> server draws when its limiter lets it --> BATCH --> decode --> transforms --> (torch, JAX) --> Batch
        '--- in_flight of them are asked ahead, so that a batch is there when it is needed
 
 Of several servers (shards) each batch has as many rows of each as chance gives it by the sum of its weights, which each
@@ -32,8 +32,7 @@ from stepwell.codecs import make_codec
 from stepwell.errors import LoaderError, OrderError, RateLimitError, ServiceError, TableError
 from stepwell.loader.batch import Batch
 from stepwell.loader.build import Builder
-from stepwell.loader.devices import DeviceSource, find_device
-from stepwell.loader.memory import import_torch
+from stepwell.loader.devices import DeviceSource, make_copier
 from stepwell.loader.pipeline import Inline, Pipeline
 from stepwell.loader.settings import LoaderSettings
 from stepwell.loader.transforms import BatchKey
@@ -368,7 +367,7 @@ class RemoteLoader:
         batch_size: rows a batch.
         in_flight: batches that are asked for ahead; see `max_staleness`.
         beta: exponent of the importance weights, as of `ReplayLoader`; ``normalize``, ``seed``, ``to``, ``device``,
-            ``pin_memory``, ``nested``, ``transform``, ``info`` and ``clip`` likewise.
+            ``sharding``, ``pin_memory``, ``nested``, ``transform``, ``info`` and ``clip`` likewise.
         threads: that decode and transform batches; 0: the consumer does.
         timeout: seconds to wait for a rate limiter; None: without end.
         connect_timeout: seconds to wait for a server that is away; None: without end.
@@ -400,6 +399,7 @@ class RemoteLoader:
         threads: int = 0,
         to: Target = "numpy",
         device: str | None = None,
+        sharding: Any = None,
         pin_memory: bool | None = None,
         nested: bool = False,
         transform: WholeTransform | None = None,
@@ -414,7 +414,7 @@ class RemoteLoader:
         checked_timeout(timeout)
         self.settings = LoaderSettings(
             batch_size=batch_size, seed=seed, epochs=None, threads=threads, prefetch=1, to=to, device=device,
-            pin_memory=pin_memory, nested=nested,
+            sharding=sharding, pin_memory=pin_memory, nested=nested,
         )  # fmt: skip
         boot = {} if local is False else {"boot": this_boot()}
         about = [each.call("describe", boot, timeout=connect_timeout).head for each in connections]
@@ -472,7 +472,7 @@ class RemoteLoader:
         self._group = max(1, in_flight // 2) if is_small and not threads else 1
         max_free = HELD_BATCHES + 1 + int(threads)
         self._builder = Builder(reader, self.settings, transform, max_free, self._group)
-        self._device = find_device(device, import_torch()) if device is not None else None
+        self._copier = make_copier(self.settings)
         self._source: Any = None
         self._is_closed = False
         self._pid = this.pid
@@ -483,7 +483,7 @@ class RemoteLoader:
     @property
     def max_staleness(self) -> int:
         """The most batches that come after an update of priorities, or an insert, and do not know of it yet."""
-        return self._in_flight + self._num_threads + (self._device is not None)
+        return self._in_flight + self._num_threads + (self._copier is not None)
 
     @property
     def num_batches(self) -> int:
@@ -600,7 +600,7 @@ class RemoteLoader:
             source = Pipeline(partial(self._build, receive), numbers, num_threads=threads, num_ahead=threads)
         else:
             source = Inline(partial(self._build, self.draw), itertools.repeat([None]))
-        self._source = source if self._device is None else DeviceSource(source, self._device, import_torch())
+        self._source = source if self._copier is None else DeviceSource(source, self._copier)
         return self._source
 
     def _end(self) -> None:

@@ -54,7 +54,7 @@ def serve_metrics(address: str, stats: Callable[[], dict[str, Any]]) -> Callable
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError as error:
-        raise MissingDependencyError('metrics need prometheus-client: pip install "stepwell[service]"') from error
+        raise MissingDependencyError.of("prometheus-client", "service") from error
     host, _, port = parse_address(address).rpartition(":")
     if address.startswith(UNIX) or not is_loopback(host):
         raise ServiceError(

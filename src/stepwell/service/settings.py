@@ -106,7 +106,7 @@ def import_grpc() -> Any:
     try:
         import grpc
     except ImportError as error:
-        raise MissingDependencyError('serving tables needs grpcio: pip install "stepwell[service]"') from error
+        raise MissingDependencyError.of("grpcio", "service") from error
     return grpc
 
 

@@ -43,7 +43,7 @@ from functools import partial
 from typing import Literal
 
 from stepwell.errors import RateLimitError, StoreVersionError, TableError
-from stepwell.files.file_locks import ByteLock, is_byte_locked
+from stepwell.files.file_locks import ByteLock, is_byte_locked, lock_byte
 from stepwell.files.local_files import map_descriptor
 from stepwell.store.beneath import open_file
 from stepwell.store.column_file import reserve
@@ -208,7 +208,7 @@ class WriterGate:
     def _is_held(self, table: int) -> bool:
         """Whether the process that has a table is there."""
         assert self._lock is not None
-        return is_byte_locked(self._lock.descriptor, (table - TABLES) // TABLE_WORDS)
+        return is_byte_locked(self._lock.descriptor, f"{self._store}/{LIMITS}", (table - TABLES) // TABLE_WORDS)
 
     def _forget(self, table: int) -> None:
         """Let no writer look at a table whose process is gone."""
@@ -349,8 +349,7 @@ def _take_byte(store: str, first: int, count: int) -> tuple[ByteLock, int]:
     # in two openings: a map holds the file that it was made of, and a lock lasts as long as that
     path = f"{store}/{LIMITS}"
     for place in range(count):
-        descriptor = open_file(path, os.O_RDWR)
         with suppress(BlockingIOError):
-            return ByteLock(descriptor, first + place), place
+            return lock_byte(path, first + place, open_file), place
     kind = "writers" if first else "tables that hold writers"
     raise TableError(f"{store}: {count} {kind} are open. Close some: more cannot wait for each other.")

@@ -26,7 +26,6 @@ import resource
 import shutil
 import stat
 import struct
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -393,7 +392,7 @@ def _read_cached(descriptor: int, start: int, out: Bytes) -> int:
 
 def _set_direct(descriptor: int, is_direct: bool) -> bool:
     """Turn O_DIRECT on or off; return whether the file's system knows it."""
-    if sys.platform != "linux":
+    if not hasattr(os, "O_DIRECT"):
         return False
     import fcntl
 

@@ -1,6 +1,6 @@
 """The files of a segment while they are written: by a writer step by step, or at once from columns or other segments.
 
-Space that is mapped is reserved first (posix_fallocate), so that a full disk is an error of the reservation, never a
+Space that is mapped is reserved first, so that a full disk is an error of the reservation, never a
 bus error of a store into the map, and never half a step.
 """
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import Codec, make_codec
 from stepwell.errors import CorruptSegmentError
-from stepwell.files.local_files import map_descriptor
+from stepwell.files.local_files import map_descriptor, sync_file
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import disk_error, header_bytes, header_size, open_file, raise_from
 from stepwell.store.episodes import EPISODE_DTYPE, LANES_DTYPE
@@ -55,6 +55,7 @@ WRITE_BYTES = 2 << 10
 BUFFER_BYTES = 1 << 20
 # encoded rows that are written by one call: short ones are joined; to copy longer ones costs more than to gather them
 PART_BYTES = 256 << 10
+ZERO_BYTES = 1 << 20
 GATHERED_BYTES = 1 << 10
 MOST_GATHERED = 1024
 # rows that are encoded already come as fast as they can be read: the disk need not wait until all are there
@@ -128,7 +129,7 @@ class ColumnFile:
 
     def sync(self) -> None:
         """Wait until what was written is on the disk."""
-        os.fsync(self._descriptor)
+        sync_file(self._descriptor)
 
     def finish(self) -> None:
         """Write what was appended and waits in memory."""
@@ -449,9 +450,20 @@ def parts_of(blobs: Iterable[Buffer]) -> Iterator[list[Buffer]]:
 def reserve(descriptor: int, num_bytes: int, path: str) -> None:
     """Make sure that the file's first ``num_bytes`` have blocks on the disk; DiskFullError when they cannot."""
     try:
-        os.posix_fallocate(descriptor, 0, max(num_bytes, 1))
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, max(num_bytes, 1))
+        else:
+            _fill_up(descriptor, max(num_bytes, 1))
     except OSError as error:
         raise_from(disk_error(error, num_bytes, path), error)
+
+
+def _fill_up(descriptor: int, num_bytes: int) -> None:
+    """Write zeros behind a file's end, where the system has no call that reserves blocks (macOS)."""
+    size = os.fstat(descriptor).st_size
+    zeros = bytes(min(ZERO_BYTES, max(num_bytes - size, 0)))
+    while size < num_bytes:
+        size += os.pwrite(descriptor, zeros[: num_bytes - size], size)
 
 
 def write_all(descriptor: int, data: Buffer, offset: int, path: str) -> None:

@@ -55,7 +55,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from stepwell.errors import CorruptSegmentError, SharedFileSystemWarning
-from stepwell.files.local_files import map_descriptor
+from stepwell.files.local_files import map_descriptor, sync_file
 from stepwell.store.beneath import open_file
 from stepwell.store.layout import MAX_ROWS, sync_directory
 
@@ -457,7 +457,7 @@ class CommitRecord:
 
     def sync(self) -> None:
         """Wait until the record is on the disk."""
-        os.fsync(self._descriptor)
+        sync_file(self._descriptor)
 
     def close(self) -> None:
         """Let go of the map and of the writer's lock."""

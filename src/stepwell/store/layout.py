@@ -42,6 +42,7 @@ from stepwell.errors import DiskFullError, StoreExistsError
 from stepwell.files.addresses import local_path
 from stepwell.files.exchanging import exchange
 from stepwell.files.file_locks import FileLock, lock_directory
+from stepwell.files.local_files import sync_file
 from stepwell.schema import Feature
 from stepwell.store.beneath import (
     FULL,
@@ -318,7 +319,7 @@ def replace_file(path: str, data: bytes, *, sync: bool = True) -> None:
             file.write(data)
             file.flush()
             if sync:
-                os.fsync(file.fileno())
+                sync_file(file.fileno())
         os.replace(temporary, path)
         if sync:
             sync_directory(os.path.dirname(path) or ".")
@@ -400,7 +401,7 @@ def _sync(path: str, open_it: Callable[[], int]) -> None:
     try:
         descriptor = open_it()
         try:
-            os.fsync(descriptor)
+            sync_file(descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:

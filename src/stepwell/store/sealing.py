@@ -31,7 +31,7 @@ from stepwell.errors import (
     SchemaError,
     StoreBusyError,
 )
-from stepwell.files.local_files import map_descriptor
+from stepwell.files.local_files import map_descriptor, sync_file
 from stepwell.json_text import seal_json
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Schema
@@ -243,7 +243,7 @@ def file_checksum(path: str, *, sync: bool = False, known: tuple[int, int] | Non
     num_bytes = checksum = 0
     with open(open_file(path), "rb", buffering=0) as file:
         if sync:
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         size = os.fstat(file.fileno()).st_size
         if known is not None and known[0] == size:
             return known

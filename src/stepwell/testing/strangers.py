@@ -249,7 +249,11 @@ class _Child:
 
 
 def _bound_memory(num_bytes: int) -> None:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except OSError:
+        # macOS neither says how much there is nor bounds it
+        return
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + num_bytes,) * 2)
 
 

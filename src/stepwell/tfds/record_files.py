@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
 from stepwell.errors import DatasetNotFoundError, FormatError, MissingDependencyError
-from stepwell.files.local_files import open_file, state_of
+from stepwell.files.local_files import open_file, state_of, sync_file
 from stepwell.store.beneath import FULL
 from stepwell.tfds.framing import (
     FOOTER,
@@ -450,7 +450,7 @@ def _write_tfrecord(path: str | os.PathLike[str], records: Iterable[bytes]) -> i
             file.write(FOOTER.pack(masked_crc32c(record)))
             total += len(record)
         file.flush()
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
     return total
 
 
@@ -469,7 +469,7 @@ def _write_array_record(path: str | os.PathLike[str], records: Iterable[bytes]) 
         with suppress(RuntimeError):
             writer.close()
     with Path(path).open("rb+") as file:
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
     return total
 
 

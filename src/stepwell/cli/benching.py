@@ -192,8 +192,9 @@ def advice(
     """Return what may make these windows come faster, a line each; docs/performance.md explains them."""
     schema = store.schema or {}
     encoded = {name: schema[name].codec for name in offsets if name in schema and not schema[name].is_raw}
+    scattered = encoded if order == "random" else {}
     lines = []
-    for name, codec in encoded.items() if order == "random" else ():
+    for name, codec in scattered.items():
         steps = len(set(offsets[name]))
         if codec in ("video", "delta"):
             lines.append(f"{name} is {codec}: a window decodes from the keyframe before it. Try --order pooled")

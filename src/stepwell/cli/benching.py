@@ -190,8 +190,8 @@ def advice(
     store: Store, offsets: Mapping[str, Sequence[int]], order: str, threads: int | None, report: StreamReport
 ) -> list[str]:
     """Return what may make these windows come faster, a line each; docs/performance.md explains them."""
-    schema = store.schema or {}
-    encoded = {name: schema[name].codec for name in offsets if name in schema and not schema[name].is_raw}
+    features = (store.schema or {}).items()
+    encoded = {name: feature.codec for name, feature in features if name in offsets and not feature.is_raw}
     scattered = encoded if order == "random" else {}
     lines = []
     for name, codec in scattered.items():

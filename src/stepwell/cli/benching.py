@@ -20,7 +20,6 @@ from stepwell.errors import install_command
 from stepwell.loader import Loader
 from stepwell.process import available_cpus
 from stepwell.progress import make_bar
-from stepwell.schema import Feature
 from stepwell.store import Store
 from stepwell.windows import Field, View
 
@@ -193,10 +192,11 @@ def advice(
     store: Store, offsets: Mapping[str, Sequence[int]], order: str, threads: int | None, report: StreamReport
 ) -> list[str]:
     """Return what may make these windows come faster, a line each; docs/performance.md explains them."""
-    schema: Mapping[str, Feature] = store.schema or {}
-    encoded = {name: schema[name].codec for name in offsets if name in schema and not schema[name].is_raw}
+    features = (store.schema or {}).items()
+    encoded = {name: feature.codec for name, feature in features if name in offsets and not feature.is_raw}
+    scattered = encoded if order == "random" else {}
     lines = []
-    for name, codec in encoded.items() if order == "random" else ():
+    for name, codec in scattered.items():
         steps = len(set(offsets[name]))
         if codec in ("video", "delta"):
             lines.append(f"{name} is {codec}: a window decodes from the keyframe before it. Try --order pooled")

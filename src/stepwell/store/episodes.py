@@ -17,6 +17,7 @@ from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError
 from stepwell.sizes import counted
 from stepwell.store.beneath import header_bytes
 from stepwell.store.layout import step_id
+from stepwell.store.samples import samples_of_rows
 
 if TYPE_CHECKING:
     from stepwell.store.snapshot import Snapshot
@@ -167,7 +168,7 @@ class Episode(Mapping[str, Any]):
     """An episode as a mapping from feature name to its column, read at each access.
 
     ``episode["action"]`` is an array [length, ...]; a feature with ``final=True`` gives one more row when the final
-    observation was recorded; text, bytes and arrays of varying size come as lists.
+    observation was recorded; text, bytes and arrays of varying size come as lists, features with a rate as `Samples`.
 
     Notes:
         Reads from the store's files at every access; raw columns are read-only views of the file. Pickles as the
@@ -242,7 +243,13 @@ class Episode(Mapping[str, Any]):
         schema = self._store.schema
         if schema is None:
             raise KeyError(name)
-        return self.read_rows(name, 0, int(self._table.rows[self._index]) if schema[name].final else self.length)
+        num_rows = int(self._table.rows[self._index])
+        if name in schema.rated:
+            values, times = (self.read_rows(each, 0, num_rows) for each in (name, schema.rated[name]))
+            return samples_of_rows(values, times, schema[name])
+        if name in schema.rated.values():
+            return np.concatenate([np.empty(0), *self.read_rows(name, 0, num_rows)])
+        return self.read_rows(name, 0, num_rows if schema[name].final else self.length)
 
     def read_rows(self, name: str, start: int, stop: int) -> Any:
         """Return the rows of a feature from step ``start`` to before step ``stop``, decoding no others than they need.

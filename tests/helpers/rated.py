@@ -1,4 +1,4 @@
-"""Episodes with features of their own rates, and the model of what windows show of them: plain numpy, a sample at a time."""
+"""Episodes with features of their own rates, and what windows show of them, by plain numpy, a sample at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Recorded:
 
 
 def schema_of(rate: float, *, final: bool = True) -> dict[str, Any]:
-    return {"step": Array((), "int64", final=final), "tactile": Array(2, "float32", rate=rate)}
+    own = {"step": Array((), "int64", final=final), "action": Array((), "int64")}
+    return {**own, "tactile": Array(2, "float32", rate=rate)}
 
 
 @st.composite
@@ -52,7 +53,8 @@ def record(writer: Any, episode: Recorded, fps: float, way: str = "append") -> N
     steps = np.arange(episode.length + episode.has_final)
     final = {"step": int(steps[-1])} if episode.has_final else None
     if way == "whole":
-        writer.add_episode({"step": steps, "tactile": Samples(episode.values, episode.times)}, truncated=True)
+        columns = {"step": steps, "action": np.arange(episode.length)}
+        writer.add_episode({**columns, "tactile": Samples(episode.values, episode.times)}, truncated=True)
         return
     given, step = 0, 0
     while step < episode.length:
@@ -61,10 +63,11 @@ def record(writer: Any, episode: Recorded, fps: float, way: str = "append") -> N
         if way == "append":
             for i in range(given, upto):
                 writer.append_at("tactile", episode.values[i], episode.times[i])
-            writer.append(step=step)
+            writer.append(step=step, action=step)
         else:
             writer.append_at("tactile", episode.values[given:upto], episode.times[given:upto])
-            writer.append_batch({"step": np.arange(step, step + num_steps)})
+            rows = np.arange(step, step + num_steps)
+            writer.append_batch({"step": rows, "action": rows})
         given, step = upto, step + num_steps
     writer.append_at("tactile", episode.values[given:], episode.times[given:])
     writer.end_episode(truncated=True, final=final)
@@ -89,7 +92,7 @@ def shown(field: Field, episode: Recorded, rate: float, fps: float, anchor: int)
     first, last = reach_of(field, rate, fps)
     num_rows = episode.length + episode.has_final
     # a sample lies with the first step that is not before it, or with the last one
-    rows = [min(next((j for j in range(num_rows) if t <= j / fps), num_rows), num_rows - 1) for t in episode.times]
+    rows = np.minimum(np.searchsorted(np.arange(num_rows) / fps, episode.times, side="left"), num_rows - 1)
     seen = [
         i
         for i, t in enumerate(episode.times)

@@ -69,6 +69,7 @@ class _Pending:
     """What was given of one feature since the last step."""
 
     feature: Feature
+    sample: Feature  # of one sample
     values: list[npt.NDArray[Any]] = field(default_factory=list)
     times: list[Floats] = field(default_factory=list)
     last: float = 0.0  # time of the last one, and of the last step that is stored
@@ -89,7 +90,7 @@ class PendingSamples:
 
     def __init__(self, schema: Schema, fps: float | None) -> None:
         self._fps = checked_fps(schema, fps)
-        self._pending = {name: _Pending(schema[name]) for name in schema.rated}
+        self._pending = {name: _Pending(schema[name], _sample_of(schema[name])) for name in schema.rated}
         self._times = schema.rated
         # what a step has no value of
         self.columns = frozenset({*schema.rated, *schema.rated.values()})
@@ -108,7 +109,7 @@ class PendingSamples:
         if each is None:
             rated = ", ".join(self._pending) or "none here"
             raise StepError(f"feature {name!r} has no rate. append_at takes: {rated}; `append` stores the others.")
-        values, times = _accept(name, each.feature, value, time)
+        values, times = _accept(name, each.sample, float(each.feature.rate or 1.0), value, time)
         if not len(times):
             return
         first, last = float(times[0]), each.last if each.times else -1.0
@@ -246,24 +247,29 @@ def _of_samples(name: str, feature: Feature, given: Any, times: Any) -> tuple[np
         raise StepError(
             f"feature {name!r} has a rate: got a {type(given).__name__}. Give stepwell.Samples(values, times)."
         )
-    values, found = _accept(name, feature, given.values, given.times, are_several=True)
+    rate = float(feature.rate or 1.0)
+    values, found = _accept(name, _sample_of(feature), rate, given.values, given.times, are_several=True)
     if times is not None and not np.array_equal(np.asarray(times), found):
         raise StepError(f"feature {name!r}: its times were given twice, and differ. Leave out the column of times.")
     return values, found
 
 
+def _sample_of(feature: Feature) -> Feature:
+    """Return a feature of which a step is one sample."""
+    return Feature(feature.kind, feature.dtype, feature.sample_shape)
+
+
 def _accept(
-    name: str, feature: Feature, value: Any, time: Any, *, are_several: bool = False
+    name: str, sample: Feature, rate: float, value: Any, time: Any, *, are_several: bool = False
 ) -> tuple[npt.NDArray[Any], Floats]:
     """Return accepted values [n, *shape] and times [n] of one sample or several."""
-    shape = feature.sample_shape
-    plain = Feature(feature.kind, feature.dtype, shape)
+    shape = sample.shape
     ndim = np.ndim(value)
     if ndim != len(shape) + 1 and (are_several or ndim != len(shape)):
         allowed = f"[n, {', '.join(map(str, shape))}]" if shape else "[n]"
         one = "" if are_several else f", or one of shape {shape}"
         raise StepError(f"feature {name!r}: got values of shape {np.shape(value)}. Allowed: {allowed}{one}.")
-    values = accept_column(name, plain, value if ndim == len(shape) + 1 else np.asarray(value)[None])
+    values = accept_column(name, sample, value if ndim == len(shape) + 1 else np.asarray(value)[None])
     if values is value or np.may_share_memory(values, value):
         # it waits, and the caller may use its array again
         values = values.copy()
@@ -272,7 +278,7 @@ def _accept(
     except (TypeError, ValueError) as error:
         raise StepError(f"feature {name!r}: time {time!r} is no number of seconds.") from error
     if times.ndim == 0:
-        times = times + np.arange(len(values)) / float(feature.rate or 1.0)
+        times = times + np.arange(len(values)) / rate
     if times.shape != (len(values),):
         raise StepError(f"feature {name!r}: {counted(len(values), 'value')} and times of shape {times.shape}.")
     if len(times) and not (np.isfinite(times).all() and times[0] >= 0):
@@ -280,7 +286,7 @@ def _accept(
             f"feature {name!r}: times from {times.min():g} to {times.max():g} s. Allowed: 0 or more, counted from the "
             "episode's first step."
         )
-    if (np.diff(times) <= 0).any():
+    if len(times) > 1 and (np.diff(times) <= 0).any():
         row = int(np.argmax(np.diff(times) <= 0))
         raise StepError(f"feature {name!r}: time {times[row + 1]:g} s is not after the one before, {times[row]:g} s.")
     return values, times

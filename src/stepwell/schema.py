@@ -121,6 +121,8 @@ class Feature:
                 f"{len(self.names)} names for shape {self.shape}. Allowed: one for each element of the last axis."
             )
         for name, value in self.options:
+            if name == "rate":
+                raise SchemaError(f"a rate of {self.kind} features. Allowed: Array(shape, dtype, rate=...), uint8 too.")
             if not isinstance(value, str | int | float | bool | None):
                 raise SchemaError(
                     f"option {name!r} is a {type(value).__name__}. Allowed: a number, a string, a bool or None."

@@ -17,7 +17,7 @@ from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError
 from stepwell.sizes import counted
 from stepwell.store.beneath import header_bytes
 from stepwell.store.layout import step_id
-from stepwell.store.samples import samples_of_rows
+from stepwell.store.samples import read_samples
 
 if TYPE_CHECKING:
     from stepwell.store.snapshot import Snapshot
@@ -244,11 +244,11 @@ class Episode(Mapping[str, Any]):
         if schema is None:
             raise KeyError(name)
         num_rows = int(self._table.rows[self._index])
-        if name in schema.rated:
-            values, times = (self.read_rows(each, 0, num_rows) for each in (name, schema.rated[name]))
-            return samples_of_rows(values, times, schema[name])
-        if name in schema.rated.values():
-            return np.concatenate([np.empty(0), *self.read_rows(name, 0, num_rows)])
+        rated = schema.rated_of(name)
+        if rated is not None:
+            begin = int(self._table.start[self._index])
+            found = read_samples(self._segment, rated, schema[rated], begin, begin + num_rows, is_open=self.is_open)
+            return found if name == rated else found.times
         return self.read_rows(name, 0, num_rows if schema[name].final else self.length)
 
     def read_rows(self, name: str, start: int, stop: int) -> Any:

@@ -10,26 +10,39 @@ column, and one of times::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import StepError
-from stepwell.schema import Feature, Schema
+from stepwell.errors import CorruptSegmentError, StepError
+from stepwell.schema import Feature, Schema, times_name
 from stepwell.sizes import counted
-from stepwell.store.values import accept_column, has_rows
+from stepwell.store.values import accept_column, acceptor, has_rows
 
-__all__ = ["PendingSamples", "Samples", "cut_into_rows", "refuse_rates", "rows_of_episode", "samples_of_rows"]
+if TYPE_CHECKING:
+    from stepwell.store.segments import Segment
+
+__all__ = [
+    "PendingSamples",
+    "Samples",
+    "cut_into_rows",
+    "read_samples",
+    "refuse_rates",
+    "rows_of_episode",
+    "sample_bytes",
+]
 
 Floats = npt.NDArray[np.float64]
 Rows = dict[str, list[npt.NDArray[Any]]]
 """Name of a column (of samples or of their times) to the entries of each row."""
 # what binary fractions spoil
 ROUNDING = 1e-9
+TIME_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,10 +241,36 @@ def cut_into_rows(  # noqa: PLR0917
     return _cut(values, edges), _cut(times, edges)
 
 
-def samples_of_rows(values: Sequence[npt.NDArray[Any]], times: Sequence[Floats], feature: Feature) -> Samples:
-    """Return the samples of rows, as a store has them, of one episode."""
-    joined = np.concatenate([np.empty((0, *feature.sample_shape), feature.np_dtype), *values])
-    return Samples(joined, np.concatenate([np.empty(0), *times]))
+def read_samples(segment: Segment, name: str, feature: Feature, start: int, stop: int, *, is_open: bool) -> Samples:
+    """Return the samples of the rows [start, stop) of an episode, views of the files.
+
+    Raises:
+        CorruptSegmentError: there are not as many samples as times.
+    """
+    parts, num_bytes = [], []
+    for column in (name, times_name(name)):
+        begin, end = segment.offsets_map(column)[[start, stop]].tolist()
+        parts.append(segment.blob_map(column)[begin:end])
+        num_bytes.append(end - begin)
+    (samples, times), size = parts, sample_bytes(feature)
+    count = min(len(samples) // size, len(times) // TIME_BYTES)
+    if not is_open and num_bytes != [count * size, count * TIME_BYTES]:
+        raise CorruptSegmentError(
+            f"segment {segment.name}: {name}.bin and {times_name(name)}.bin do not have as many samples as times of "
+            f'rows {start} to {stop}. Run "stepwell verify PATH".'
+        )
+    found = times[: count * TIME_BYTES].view("<f8")
+    if is_open:
+        # what comes after the last step is written before the episode's end, which a dead writer never came to
+        falls = np.flatnonzero(~(np.diff(found) > 0))
+        count = int(falls[0]) + 1 if len(falls) else count
+    values = samples[: count * size].view(feature.np_dtype).reshape(count, *feature.sample_shape)
+    return Samples(values, found[:count])
+
+
+def sample_bytes(feature: Feature) -> int:
+    """Return the bytes of a sample of a feature with a rate."""
+    return math.prod(feature.sample_shape) * feature.np_dtype.itemsize
 
 
 def _are_rows(columns: Mapping[str, Any], name: str, times: str) -> bool:
@@ -269,12 +308,15 @@ def _accept(
         allowed = f"[n, {', '.join(map(str, shape))}]" if shape else "[n]"
         one = "" if are_several else f", or one of shape {shape}"
         raise StepError(f"feature {name!r}: got values of shape {np.shape(value)}. Allowed: {allowed}{one}.")
-    values = accept_column(name, sample, value if ndim == len(shape) + 1 else np.asarray(value)[None])
+    if ndim == len(shape):
+        values = np.asarray(acceptor(name, sample)(value), sample.np_dtype)[None]
+    else:
+        values = accept_column(name, sample, value)
     if values is value or np.may_share_memory(values, value):
         # it waits, and the caller may use its array again
         values = values.copy()
     try:
-        times = np.asarray(time, np.float64)
+        times = np.array(time, np.float64)
     except (TypeError, ValueError) as error:
         raise StepError(f"feature {name!r}: time {time!r} is no number of seconds.") from error
     if times.ndim == 0:

@@ -10,7 +10,6 @@ files are not looked at again, so a loss of power must not find a manifest of by
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import threading
@@ -35,7 +34,7 @@ from stepwell.errors import (
 from stepwell.files.local_files import map_descriptor
 from stepwell.json_text import seal_json
 from stepwell.references.file_codec import FileCodec
-from stepwell.schema import Feature, Schema
+from stepwell.schema import Schema
 from stepwell.store.beneath import (
     check_directory,
     disk_error,
@@ -70,6 +69,7 @@ from stepwell.store.layout import (
 from stepwell.store.maintenance import is_maintained, recover_maintenance
 from stepwell.store.manifests import has_listed_files, read_note, read_store_manifest
 from stepwell.store.records import read_record
+from stepwell.store.samples import sample_bytes
 from stepwell.store.segments import Segment
 from stepwell.store.statistics import FeatureStatistics, segment_statistics, write_statistics
 from stepwell.store.values import encode_metadata
@@ -478,7 +478,7 @@ def _cut_samples(path: str, schema: Schema, rows: int, *, is_first: bool) -> Non
     # What came after an episode's last step is stored with its row before the episode's record is. A kill between the
     # two may leave samples without times; a loss of power, bytes that never reached the disk.
     for name, times in schema.rated.items():
-        sizes = {name: _entry_bytes(schema[name]), times: 8}
+        sizes = {name: sample_bytes(schema[name]), times: 8}
         edges = {column: _last_edges(f"{path}/{column}.npy", rows) for column in sizes}
         there = {column: os.path.getsize(f"{path}/{column}.bin") for column in sizes}
         count = min((min(edges[each][1], there[each]) - edges[each][0]) // size for each, size in sizes.items())
@@ -495,10 +495,6 @@ def _cut_samples(path: str, schema: Schema, rows: int, *, is_first: bool) -> Non
                 with open(open_file(f"{path}/{each}.npy", os.O_RDWR), "r+b") as file:
                     file.seek(header + 8 * rows)
                     file.write(end)
-
-
-def _entry_bytes(feature: Feature) -> int:
-    return math.prod(feature.sample_shape) * feature.np_dtype.itemsize
 
 
 def _last_edges(path: str, rows: int) -> tuple[int, int]:

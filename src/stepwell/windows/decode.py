@@ -388,10 +388,9 @@ class Filler:
         places = batch.at(field.field.at)
         steps, rates = self._computed.steps_of(places, batch.parts)
         try:
-            values, is_pad = self._rated.write(field, source, batch, steps, rates)
+            is_pad = self._rated.write(field, source, batch, steps, rates, out)
         except CorruptSegmentError as error:
             raise LoaderError(f"field {field.key!r}: {error}") from error
-        out[...] = values
         if mask is not None:
             mask = mask.reshape(is_pad.shape)
             np.logical_or(mask, is_pad, out=mask) if has_marks else np.copyto(mask, is_pad)

@@ -140,6 +140,12 @@ class _Bases:
         rows = bases[times_slot], bases[times_slot + 1], sizes[times_slot + 1], bases[slot + 1], sizes[slot + 1]
         return cls(*rows)
 
+    @classmethod
+    def around(cls, *arrays: npt.NDArray[Any]) -> tuple[_Bases, tuple[npt.NDArray[Any], ...]]:
+        """Return the bases of one segment of offsets, times and samples, and the arrays, which must outlive them."""
+        (offsets, _), times, samples = ((each.__array_interface__["data"][0], each.nbytes) for each in arrays)
+        return cls(*(np.array([number]) for number in (offsets, *times, *samples))), arrays
+
 
 class RatedWindows:
     """Write windows of features with a rate; thread-safe."""
@@ -147,15 +153,16 @@ class RatedWindows:
     def __init__(self, sources: JoinedSources, maps: SegmentMaps, slots: Mapping[str, int]) -> None:
         self._sources, self._maps, self._slots = sources, maps, slots
 
-    def write(
+    def write(  # noqa: PLR0917
         self,
         field: ResolvedField,
         source: FieldSource,
         batch: PlaceBatch,
         steps: Int64s,
         rates: npt.NDArray[np.float64],
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Return the windows of a source, [n * K, *shape], and their padding, bool [n, K].
+        out: npt.NDArray[Any],
+    ) -> npt.NDArray[np.bool_]:
+        """Write the windows of a source, and return their padding, bool [n, K].
 
         Args:
             field: the field.
@@ -163,44 +170,34 @@ class RatedWindows:
             batch: that is read.
             steps: int64 [n], number of the step that each window is put at in its episode.
             rates: float64 [n], steps a second of its store.
+            out: [n * K, *shape], written.
 
         Raises:
             CorruptSegmentError: offsets that do not fit the files.
         """
-        assert field.clock is not None and source.times is not None
         places = batch.at(field.field.at)
-        slots = self._slots[source.name], self._slots[source.times]
         own = np.ascontiguousarray(places[:PLACE_ROWS])
-        values, mask = self._windows(field, source, own, steps, rates, batch, slots)
+        bases, wrong = _Bases.of(batch.table, *self._slots_of(source)), -1
+        for is_last in (False, True):
+            wrong, mask = _read(field, source, own, steps, rates, bases, out)
+            if wrong < 0 or is_last:
+                break
+            # maps from before an episode's last samples came
+            bases = _Bases.of(self._maps.renewed(np.unique(own[SEGMENT])), *self._slots_of(source))
+        if wrong >= 0:
+            raise self._damaged(source, int(own[SEGMENT, wrong]), int(own[ROW, wrong]))
         if batch.chained is not None:
             for i in batch.chained.chosen.tolist():
-                self._write_chained(field, source, batch, places, steps[i : i + 1], rates[i : i + 1], i, values, mask)
-        return values, mask
+                self._write_chained(field, source, batch, i, steps[i : i + 1], rates[i : i + 1], out, mask)
+        return mask
 
-    def _windows(  # noqa: PLR0917
-        self,
-        field: ResolvedField,
-        source: FieldSource,
-        places: Int64s,
-        steps: Int64s,
-        rates: npt.NDArray[np.float64],
-        batch: PlaceBatch,
-        slots: tuple[int, int],
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Return windows of what is mapped; maps from before an episode's last samples came are made once more."""
-        bases = _Bases.of(batch.table, *slots)
-        for is_last in (False, True):
-            wrong, values, mask = _read(field, source, places, steps, rates, bases)
-            if wrong < 0:
-                return values, mask
-            segment = int(places[SEGMENT, wrong])
-            if is_last:
-                break
-            bases = _Bases.of(self._maps.renewed(np.unique(places[SEGMENT])), *slots)
-        where = self._sources.describe(segment, int(places[ROW, wrong]))
-        raise CorruptSegmentError(
-            f"{where}: the offsets of {source.times}.npy do not fit {source.times}.bin or {source.name}.bin. "
-            'Run "stepwell verify PATH".'
+    def _slots_of(self, source: FieldSource) -> tuple[int, int]:
+        return self._slots[source.name], self._slots[source.times or source.name]
+
+    def _damaged(self, source: FieldSource, segment: int, row: int) -> CorruptSegmentError:
+        return CorruptSegmentError(
+            f"{self._sources.describe(segment, row)}: the offsets of {source.times}.npy do not fit {source.times}.bin "
+            f'or {source.name}.bin. Run "stepwell verify PATH".'
         )
 
     def _write_chained(  # noqa: PLR0917
@@ -208,38 +205,38 @@ class RatedWindows:
         field: ResolvedField,
         source: FieldSource,
         batch: PlaceBatch,
-        places: Int64s,
+        i: int,
         steps: Int64s,
         rates: npt.NDArray[np.float64],
-        i: int,
-        values: npt.NDArray[Any],
+        out: npt.NDArray[Any],
         mask: npt.NDArray[np.bool_],
     ) -> None:
         """Write a window that leaves a piece of its episode, from the rows of all pieces that it reaches."""
-        assert field.clock is not None and batch.chained is not None and source.times is not None
+        assert field.clock is not None and batch.chained is not None
+        places = batch.at(field.field.at)
         row, lo, hi = int(places[ROW, i]), int(places[-3, i]), int(places[-1, i])
         first, stop = (min(max(row + offset, lo), hi) for offset in (field.clock.reach[0], field.clock.reach[1] + 1))
         wanted = np.tile(np.arange(first, max(stop, first)), (places.shape[1], 1))
         segments, rows = batch.chained.cells(places[SEGMENT], wanted)
-        held = [
-            [
-                _row_bytes(batch.table, self._slots[name], int(s), int(r))
-                for s, r in zip(segments[i], rows[i], strict=True)
-            ]
-            for name in (source.times, source.name)
-        ]
-        edges = np.cumsum([0, *(len(each) for each in held[0])], dtype=np.uint64)
-        times, samples = (np.concatenate([np.empty(0, np.uint8), *each]) for each in held)
-        arrays = edges, times, samples
-        at = [each.__array_interface__["data"][0] for each in arrays]
-        bases = _Bases(*(np.array([n]) for n in (at[0], at[1], times.nbytes, at[2], samples.nbytes)))
+        cells = list(zip(segments[i].tolist(), rows[i].tolist(), strict=True))
+        samples, times = (
+            [_row_bytes(batch.table, slot, segment, own) for segment, own in cells] for slot in self._slots_of(source)
+        )
+        edges = np.cumsum([0, *(len(each) for each in times)], dtype=np.uint64)
+        # as a segment of these rows alone
+        bases, held = _Bases.around(edges, _joined(times), _joined(samples))
         place = np.zeros((PLACE_ROWS, 1), np.int64)
         place[ROW], place[LO], place[HI_FINAL] = row - first, 0, len(edges) - 1
-        wrong, window, marks = _read(field, source, place, steps, rates, bases)
-        if wrong >= 0:
-            raise CorruptSegmentError(f"{source.name}: its samples and their times are not as many.")
         count = len(field.clock.points)
-        values[i * count : (i + 1) * count], mask[i] = window, marks[0]
+        wrong, marks = _read(field, source, place, steps, rates, bases, out[i * count : (i + 1) * count])
+        del held
+        if wrong >= 0:
+            raise self._damaged(source, int(places[SEGMENT, i]), row)
+        mask[i] = marks[0]
+
+
+def _joined(parts: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+    return np.concatenate([np.empty(0, np.uint8), *parts])
 
 
 def _row_bytes(table: MapTable, slot: int, segment: int, row: int) -> npt.NDArray[np.uint8]:
@@ -256,53 +253,56 @@ def _read(  # noqa: PLR0917
     steps: Int64s,
     rates: npt.NDArray[np.float64],
     bases: _Bases,
-) -> tuple[int, npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Return -1 or the first anchor whose offsets do not fit, the samples of windows, and their padding."""
+    out: npt.NDArray[Any],
+) -> tuple[int, npt.NDArray[np.bool_]]:
+    """Write windows of samples; return -1 or the first anchor whose offsets do not fit, and padding, bool [n, K]."""
     from stepwell.windows.rated_kernels import copy_samples, find_points, gather_native, see_samples
 
     clock, is_zero = field.clock, field.pad == "zero"
-    assert clock is not None
+    assert clock is not None and source.feature is not None
     (first, last), size, count = clock.reach, places.shape[1], len(clock.points)
-    stored = np.dtype(np.float64) if source.feature is None else source.feature.np_dtype
-    row_bytes = math.prod(int(n or 0) for n in source.shape) * stored.itemsize
-    out = np.empty((size, count * row_bytes), np.uint8)
-    mask = np.empty((size, count), np.bool_)
-    seen = np.empty((3, size), np.int64)
+    stored = source.feature.np_dtype
+    is_direct = out.flags.c_contiguous and out.dtype == stored
+    values = out if is_direct else np.empty(out.shape, stored)
+    row_bytes = math.prod(out.shape[1:]) * stored.itemsize
+    memory = values.reshape(-1).view(np.uint8).reshape(size, count * row_bytes)
+    mask, seen = np.empty((size, count), np.bool_), np.empty((3, size), np.int64)
     wrong = see_samples(
         places, first, last, row_bytes, bases.offsets, bases.times, bases.time_sizes, bases.values, bases.value_sizes,
         seen,
     )  # fmt: skip
-    shape = (size * count, *source.shape)
     if wrong >= 0:
-        return int(wrong), out.reshape(-1), mask
+        return int(wrong), mask
     if clock.method is None:
         gather_native(
             places, seen, steps, rates, clock.first_sample, count, last, *clock.span, is_zero, bases.times,
-            bases.values, row_bytes, out, mask,
+            bases.values, row_bytes, memory, mask,
         )  # fmt: skip
-        return -1, out.reshape(-1).view(stored).reshape(shape), mask
-    samples, after = np.empty((2, size, count), np.int64)
-    weights = np.empty((size, count))
-    find_points(
-        places, seen, steps, rates, clock.points, last, clock.grace, METHODS.index(clock.method), bases.times,
-        samples, after, weights, mask,
-    )  # fmt: skip
-    if is_zero:
-        samples[mask] = -1
-    copy_samples(places[SEGMENT], samples, bases.values, row_bytes, out)
-    values = out.reshape(-1).view(stored).reshape(shape)
-    if clock.method != "linear":
-        return -1, values, mask
-    other = np.empty_like(out)
-    copy_samples(places[SEGMENT], after, bases.values, row_bytes, other)
-    return -1, _mixed(values, other.reshape(-1).view(stored).reshape(shape), weights, source.dtype), mask
+    else:
+        samples, after = np.empty((2, size, count), np.int64)
+        weights = np.empty((size, count))
+        find_points(
+            places, seen, steps, rates, clock.points, last, clock.grace, METHODS.index(clock.method), bases.times,
+            samples, after, weights, mask,
+        )  # fmt: skip
+        if is_zero:
+            samples[mask] = -1
+        copy_samples(places[SEGMENT], samples, bases.values, row_bytes, memory)
+        if clock.method == "linear":
+            other = np.empty_like(values)
+            memory = other.reshape(-1).view(np.uint8).reshape(size, count * row_bytes)
+            copy_samples(places[SEGMENT], after, bases.values, row_bytes, memory)
+            values = _mixed(values, other, weights)
+    if values is not out:
+        out[...] = values
+    return -1, mask
 
 
 def _mixed(
-    before: npt.NDArray[Any], after: npt.NDArray[Any], weights: npt.NDArray[np.float64], dtype: np.dtype[Any]
-) -> npt.NDArray[Any]:
+    before: npt.NDArray[Any], after: npt.NDArray[Any], weights: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
     """Return what lies between samples, as `stepwell.alignment.Aligned.of` mixes rows."""
     share = weights.reshape(-1, *[1] * (before.ndim - 1))
     # a sample that has no share may be NaN or infinite
-    rest = np.where(share > 0, after, 0) * share
-    return (before * (1.0 - share) + rest).astype(dtype)
+    mixed: npt.NDArray[np.float64] = before * (1.0 - share) + np.where(share > 0, after, 0) * share
+    return mixed

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from stepwell.kernels.gather import LINE_BYTES, LINES_AHEAD, fetch_ahead
 from stepwell.kernels.kernel import inlined, kernel
 from stepwell.kernels.memory import load_f64, load_u64, memcpy, memset, prefetch
 from stepwell.kernels.places import HI_FINAL, LO, ROW, SEGMENT
@@ -25,7 +26,8 @@ from stepwell.kernels.places import HI_FINAL, LO, ROW, SEGMENT
 __all__ = ["HOLD", "LINEAR", "NEAREST", "copy_samples", "find_points", "gather_native", "see_samples"]
 
 NEAREST, HOLD, LINEAR = range(3)
-LINE_BYTES = 64
+# see stepwell.kernels.gather, which asks for cache lines in the same way
+AHEAD = 8
 
 
 @kernel
@@ -64,7 +66,6 @@ def see_samples(  # noqa: PLR0917
             return i
         seen[0, i], seen[1, i], seen[2, i] = low, high, min(max(near, low), high)
         prefetch(time_bases[segment] + 8 * near)
-        prefetch(value_bases[segment] + row_bytes * low)
     return -1
 
 
@@ -128,7 +129,13 @@ def gather_native(  # noqa: PLR0917
         mask: bool [n, count], written: which are padding.
     """
     target = out.ctypes.data
+    ahead_bytes = min(count * row_bytes, LINES_AHEAD * LINE_BYTES)
     for i in range(steps.size):
+        if i + AHEAD < steps.size:
+            segment, begin = places[SEGMENT, i + AHEAD], seen[2, i + AHEAD] - 1 + first
+            fetch_ahead(value_bases[segment] + begin * row_bytes, ahead_bytes)
+            prefetch(time_bases[segment] + 8 * begin)
+            prefetch(time_bases[segment] + 8 * (begin + count))
         times, values = time_bases[places[SEGMENT, i]], value_bases[places[SEGMENT, i]]
         now = steps[i] / rates[i]
         low = seen[0, i]

@@ -201,6 +201,20 @@ def test_what_waits_when_a_writer_is_closed_is_kept_or_named(tmp_path):
     assert store[1]["tactile"].times.tolist() == [0.05]
 
 
+def test_an_end_that_failed_and_is_tried_again_stores_samples_once(tmp_path, monkeypatch):
+    store = stepwell.create(tmp_path / "a.well", schema_of(RATE), fps=FPS)
+    with store.writer() as writer:
+        writer.append(step=0, action=0)
+        writer.append_at("tactile", [1.0, 1.0], 0.05)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(writer._segment), "end_episode", lambda self, **options: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                writer.end_episode()
+        writer.append_at("tactile", [2.0, 2.0], 0.07)
+        writer.end_episode()
+    assert store[0]["tactile"].times.tolist() == [0.05, 0.07]
+
+
 @pytest.mark.parametrize(("call", "message"), [
     (lambda writer: writer.append(step=0, action=0, tactile=[0.0, 0.0]), "append_at"),
     (lambda writer: writer.append(step=0), "'action' is missing"),

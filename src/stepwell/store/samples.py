@@ -174,6 +174,12 @@ class PendingSamples:
             each.values, each.times = ([values[start:]], [times[start:]]) if start < len(times) else ([], [])
             each.step = step
 
+    def extended(self) -> None:
+        """Let go of all: it is stored with the last step, though the episode may go on."""
+        for each in self._pending.values():
+            if each.times:
+                each.values, each.times, each.step = [], [], each.last
+
     def clear(self) -> None:
         """Begin with another episode."""
         for each in self._pending.values():

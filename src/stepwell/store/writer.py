@@ -274,6 +274,8 @@ class Writer(BaseWriter):
         if self._has_gap and (segment is None or not segment.has_open_episode):
             # its last steps were dropped
             self._has_gap = False
+            if self._samples is not None:
+                self._samples.clear()
             self._pieces.clear()
             return -1
         if segment is None or not segment.has_open_episode:
@@ -305,6 +307,8 @@ class Writer(BaseWriter):
         """Store samples that came after the last step of the open episode with its row."""
         with self._left_if_failed(segment):
             segment.extend_last({name: values for name, (values,) in rest.items() if len(values)})
+        if self._samples is not None:
+            self._samples.extended()
 
     def add_episode(
         self,

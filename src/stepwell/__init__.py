@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from stepwell.recorders import schema_of as schema_of
     from stepwell.replay import ReplayLoader, Table, TableWriter, sequence_fields, transition_fields
     from stepwell.schema import Array, Bytes, Feature, Image, Schema, Text, Video, infer_schema
-    from stepwell.store import EncodedRows, Episode, Store, Writer, concatenate, create
+    from stepwell.store import EncodedRows, Episode, Samples, Store, Writer, concatenate, create
     from stepwell.transforms import BatchTransform, Transform
     from stepwell.windows import Field, View
 
@@ -93,7 +93,7 @@ _HOMES = {
     ),
     "stepwell.replay": "ReplayLoader Table TableWriter sequence_fields transition_fields",
     "stepwell.schema": "Array Bytes Feature Image Schema Text Video infer_schema",
-    "stepwell.store": "EncodedRows Episode Store Writer concatenate create",
+    "stepwell.store": "EncodedRows Episode Samples Store Writer concatenate create",
     "stepwell.transforms": "BatchTransform Transform",
     "stepwell.windows": "Field View",
 }
@@ -152,6 +152,7 @@ __all__ = [
     "RateLimitError",
     "ReadOnlyError",
     "ReplayLoader",
+    "Samples",
     "Schema",
     "SchemaError",
     "SegmentGoneError",

@@ -7,6 +7,9 @@ How a feature lies on disk follows from two questions::
     yes                                    no                NAME.npy + NAME.bin   uint64 offsets + encoded rows
     no  (text, bytes, first dim varies,    yes or no         NAME.npy + NAME.bin   uint64 offsets + the bytes
          images of any size)
+
+A feature with a rate of its own is of the last line: a row holds the samples that came since the step before, and a
+feature NAME_time their times.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ __all__ = [
     "infer_schema",
     "is_feature_name",
     "note_codec_module",
+    "times_name",
 ]
 
 Kind = Literal["array", "image", "text", "bytes"]
@@ -51,6 +55,9 @@ VIDEO_OPTIONS = ("encoder", "gop", "crf", "preset", "pixel_format", "names", "fi
 MAX_QUOTED = 200
 # more than any machine has memory for; sizes below it are exact in every count of bytes
 MAX_STEP_BYTES = 1 << 40
+# samples a second
+MAX_RATE = 1e9
+TIMES = "_time"
 # modules in which users registered codecs, by the codec's name: stores name them to readers on other machines
 _CODEC_MODULES: dict[str, str] = {}
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
@@ -81,6 +88,8 @@ class Feature:
         reach: directories and addresses beneath which references into other files may lead; None: anywhere, as of
             features made by code. References of a file lead nowhere until its reader allows more. Neither kept nor
             compared.
+        rate: samples a second of a feature with a clock of its own; None: it has one value a step. Its shape is
+            (None, *shape of a sample): a step holds the samples that came since the step before.
 
     Notes:
         An immutable value: safe to share between threads and processes, hashable, picklable.
@@ -95,12 +104,15 @@ class Feature:
     final: bool = False
     codec_module: str | None = field(default=None, compare=False, repr=False)
     reach: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
+    rate: float | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise SchemaError(f"kind {self.kind!r} is not one of {', '.join(KINDS)}.")
         _check_dtype(self.dtype)
         _check_shape(self.kind, self.shape)
+        if self.rate is not None:
+            _check_rate(self)
         _check_size(self.shape, self.np_dtype.itemsize)
         if self.kind in ("text", "bytes") and (self.dtype, self.shape) != ("|u1", (None,)):
             raise SchemaError(f"{self.kind} of dtype {self.dtype} and shape {self.shape}. Allowed: '|u1' and (None,).")
@@ -109,6 +121,8 @@ class Feature:
                 f"{len(self.names)} names for shape {self.shape}. Allowed: one for each element of the last axis."
             )
         for name, value in self.options:
+            if name == "rate":
+                raise SchemaError(f"a rate of {self.kind} features. Allowed: Array(shape, dtype, rate=...), uint8 too.")
             if not isinstance(value, str | int | float | bool | None):
                 raise SchemaError(
                     f"option {name!r} is a {type(value).__name__}. Allowed: a number, a string, a bool or None."
@@ -151,6 +165,11 @@ class Feature:
         """Bytes of one decoded step; raises SchemaError when it varies."""
         return int(np.prod(self.fixed_shape, dtype=np.int64)) * self.np_dtype.itemsize
 
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """The shape of one sample of a feature with a rate."""
+        return cast(tuple[int, ...], self.shape[1:])
+
     def option(self, name: str, default: Any) -> Any:
         """Return one of the codec's options."""
         return dict(self.options).get(name, default)
@@ -172,6 +191,8 @@ class Feature:
             record["names"] = list(self.names)
         if self.final:
             record["final"] = True
+        if self.rate is not None:
+            record["rate"] = self.rate
         return record
 
     @classmethod
@@ -188,6 +209,7 @@ class Feature:
                 final=bool(record.get("final", False)),
                 codec_module=_module_name(record.get("codec_module")),
                 reach=(),
+                rate=record.get("rate"),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise SchemaError(f"not the record of a feature ({error!r}): {record!r}.") from error
@@ -210,11 +232,15 @@ class Feature:
             parts.append(f"names={self.names!r}")
         if self.final:
             parts.append("final=True")
+        if self.rate is not None:
+            parts.append(f"rate={self.rate:g}")
         return f"{'Video' if is_video else self.kind.capitalize()}({', '.join(parts)})"
 
     def __str__(self) -> str:
-        size = "x".join("?" if n is None else str(n) for n in self.shape) or "scalar"
-        return f"{self.codec} {size} {self.np_dtype.name if self.kind in ('array', 'image') else self.kind}"
+        shape = self.shape if self.rate is None else self.sample_shape
+        size = "x".join("?" if n is None else str(n) for n in shape) or "scalar"
+        clock = "" if self.rate is None else f" at {self.rate:g} Hz"
+        return f"{self.codec} {size} {self.np_dtype.name if self.kind in ('array', 'image') else self.kind}{clock}"
 
 
 def note_codec_module(codec: str, module: str) -> None:
@@ -231,6 +257,7 @@ def Array(
     codec: str = "raw",
     names: Sequence[str] | None = None,
     final: bool = False,
+    rate: float | None = None,
     **options: Any,
 ) -> Feature:
     """Describe an array feature: any fixed-size numpy dtype, any shape, scalars too.
@@ -241,6 +268,9 @@ def Array(
         codec: "raw" (default), "zstd", "lz4" or "delta" (lossless), or one that was registered.
         names: of the elements along the last axis.
         final: see `Feature`.
+        rate: samples a second, of a feature with a clock of its own (a tactile sensor beside a camera, audio), stored
+            by ``writer.append_at``; shape and dtype are those of a sample, the codec is "raw". Its samples' times are
+            a feature NAME_time, which is added to the schema. Default: a value a step.
         options: of the codec, e.g. ``level=3``.
 
     Returns:
@@ -254,8 +284,15 @@ def Array(
         28
         >>> str(Array((None, 3)))
         'raw ?x3 float32'
+        >>> Array(3, "float32", rate=150)
+        Array(3, rate=150)
     """
-    return Feature("array", _descr(dtype), _ints(shape), codec, _sorted_options(options), _names(names), final)
+    sizes = _ints(shape)
+    if rate is not None:
+        if sizes and sizes[0] is None:
+            raise SchemaError(f"shape {sizes} with a rate: samples are of one shape. Give it, e.g. {sizes[1:]}.")
+        sizes = (None, *sizes)
+    return Feature("array", _descr(dtype), sizes, codec, _sorted_options(options), _names(names), final, rate=rate)
 
 
 def Image(
@@ -360,7 +397,7 @@ def Bytes(*, codec: str = "raw", final: bool = False, **options: Any) -> Feature
 
 def _shape_and_dtype(feature: Feature) -> list[str]:
     """Return what a call of `Array` or `Image` begins with."""
-    shape = feature.shape
+    shape = feature.shape if feature.rate is None else feature.sample_shape
     is_short = feature.kind == "array" and len(shape) == 1 and shape[0] is not None
     has_own_dtype = feature.dtype != DEFAULT_DTYPES[feature.kind]
     parts = []
@@ -439,6 +476,36 @@ def _check_image_shape(shape: tuple[int | None, ...]) -> None:
         )
 
 
+def _check_rate(feature: Feature) -> None:
+    rate = feature.rate
+    is_number = isinstance(rate, int | float | np.integer | np.floating) and not isinstance(rate, bool)
+    if not is_number or not 0 < float(cast(float, rate)) < MAX_RATE:
+        raise SchemaError(f"rate {rate!r}. Allowed: samples a second, more than 0 and less than {MAX_RATE:g}.")
+    object.__setattr__(feature, "rate", float(cast(float, rate)))
+    if feature.kind != "array" or not feature.is_ragged or feature.codec != "raw" or feature.final:
+        what = f"a feature of kind {feature.kind!r} and codec {feature.codec!r}{', final' * feature.final}"
+        raise SchemaError(f'rate {rate}: {what}. Allowed: Array(shape, dtype, rate=...), codec "raw", without final.')
+
+
+def times_name(name: str) -> str:
+    """Return the name of the feature that holds the times of the samples of a feature with a rate."""
+    return f"{name}{TIMES}"
+
+
+def _with_times(features: Mapping[str, Feature]) -> dict[str, Feature]:
+    """Return features with the times of those that have a rate, each behind its own where it is not among them."""
+    found: dict[str, Feature] = {}
+    for name, feature in features.items():
+        found[name] = feature
+        if isinstance(feature, Feature) and feature.rate is not None:
+            times = times_name(name)
+            if features.get(times, TIMES_FEATURE) != TIMES_FEATURE:
+                raise SchemaError(f"feature {times!r} is kept for the times of {name!r}, which has a rate. Rename it.")
+            if times not in features:
+                found[times] = TIMES_FEATURE
+    return found
+
+
 def _ints(shape: int | Iterable[int | None]) -> tuple[int | None, ...]:
     try:
         if not isinstance(shape, Iterable):
@@ -464,12 +531,17 @@ def _sorted_options(options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(plain.items()))
 
 
+# seconds since the first step of the episode
+TIMES_FEATURE = Feature("array", "<f8", (None,))
+
+
 class Schema(Mapping[str, Feature]):
     """The features of a store, by name, in the order they were given.
 
     Args:
         features: name to `Feature`. A name is letters, digits, ``_ . -``, and is also the name of its file;
-            dots nest it (``observation.image`` is ``batch["observation"]["image"]`` with nested keys).
+            dots nest it (``observation.image`` is ``batch["observation"]["image"]`` with nested keys). A feature with a
+            rate is followed by that of its samples' times, NAME_time.
 
     Raises:
         SchemaError: no features, a name that cannot be a file's, or two names that differ only in upper and lower case.
@@ -490,6 +562,7 @@ class Schema(Mapping[str, Feature]):
             raise SchemaError(f"a schema of a {type(features).__name__}. Give a mapping of names to features.")
         if not features:
             raise SchemaError("a schema needs at least one feature.")
+        features = _with_times(features)
         seen: dict[str, str] = {}
         for name, feature in features.items():
             _check_name(name)
@@ -546,6 +619,18 @@ class Schema(Mapping[str, Feature]):
         if self._is_raw is None:
             self._is_raw = all(feature.is_raw for feature in self._features.values())
         return self._is_raw
+
+    @property
+    def rated(self) -> dict[str, str]:
+        """Names of the features with a rate, to those of their samples' times."""
+        return {name: times_name(name) for name, feature in self.items() if feature.rate is not None}
+
+    def rated_of(self, name: str) -> str | None:
+        """Return the feature with a rate that a feature is, or of whose samples it holds the times; None of others."""
+        if name in self and self[name].rate is not None:
+            return name
+        owner = name.removesuffix(TIMES)
+        return owner if owner != name and owner in self and self[owner].rate is not None else None
 
     def reaching(self, reach: tuple[str, ...] | None) -> Schema:
         """Return the same features with references that lead beneath ``reach``; see `Feature`."""

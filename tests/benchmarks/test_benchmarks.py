@@ -14,7 +14,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NAMES = [
     *("append", "beton", "codecs", "crop_jpeg", "ffcv_loader", "gather", "imports", "jpeg"),
     *("lerobot_open", "lerobot_png", "lerobot_state", "lerobot_swap", "lerobot_video", "lossless", "memory", "mixing"),
-    *("pool_jpeg", "pool_video"),
+    *("pool_jpeg", "pool_video", "rates"),
     "ray",
     *(
         "replay_checkpoint",

@@ -75,6 +75,33 @@ def test_what_is_written_here_lerobot_reads_with_equal_items(store, tmp_path, ca
         np.testing.assert_array_equal(item["next.success"], store[episode]["next.success"][step])
 
 
+def test_frames_of_samples_with_a_rate_are_read_by_lerobot(tmp_path):
+    store = stepwell.create(
+        tmp_path / "a.well",
+        {"action": stepwell.Array(2), "tactile": stepwell.Array(3, rate=4.7 * FPS)},
+        fps=FPS,
+    )
+    rng = np.random.default_rng(0)
+    with store.writer() as writer:
+        for length in (6, 9):
+            times = np.sort(rng.uniform(0, length / FPS, int(length * 4.7)))
+            samples = stepwell.Samples(rng.normal(size=(len(times), 3)).astype("f4"), times)
+            writer.add_episode({"action": np.zeros((length, 2), "f4"), "tactile": samples}, task="touch")
+    root = tmp_path / "set"
+    written = stepwell.lerobot.write_dataset(store, root)
+    room = written.info.features["tactile"].shape[0]
+    theirs = opened(root)
+    assert theirs.meta.features["tactile"]["info"] == {"rate": 4.7 * FPS}
+    frames = [theirs[index] for index in range(15)]
+    for episode, first, stop in ((store[0], 0, 6), (store[1], 6, 15)):
+        values, times = (
+            np.stack([frame[name].numpy() for frame in frames[first:stop]]) for name in ("tactile", "tactile_time")
+        )
+        assert values.shape == (stop - first, room, 3)
+        np.testing.assert_array_equal(values[times >= 0], episode["tactile"].values)
+        np.testing.assert_allclose(times[times >= 0], episode["tactile"].times, rtol=1e-6)
+
+
 def test_the_statistics_written_here_are_those_that_lerobot_finds_in_numbers(store, tmp_path):
     root = tmp_path / "set"
     stepwell.lerobot.write_dataset(store, root, cameras="image")

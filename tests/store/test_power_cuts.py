@@ -21,7 +21,8 @@ ROUNDS = int(os.environ.get("STEPWELL_POWER_CUTS", "2"))
 OTHER_BOOT = bytes(range(16))
 INODE_OFFSET = 176
 SYNCS = ("none", "episode", "step")
-KINDS = ("raw", "encoded", "delta", "video", "ring", "ring of delta", "ring in bytes")
+KINDS = ("raw", "encoded", "delta", "video", "rated", "ring", "ring of delta", "ring in bytes")
+FPS = 10.0
 CAPACITY = 24
 PICTURE = (32, 32, 3)
 
@@ -38,7 +39,20 @@ def features_of(kind: str) -> dict[str, Any]:
         found["screen"] = stepwell.Image(PICTURE, codec="delta")
     if kind == "video":
         found["film"] = stepwell.Video(PICTURE)
+    if kind == "rated":
+        found["touch"] = stepwell.Array(2, "int64", rate=25)
     return found
+
+
+def touches(serials: list[int], first: int, *, has_rest: bool = False) -> stepwell.Samples:
+    """Return the samples of steps from number ``first`` of their episode on, with those after the last."""
+    found = []
+    for place, serial in enumerate(serials, first):
+        found += [((place - part) / FPS, (serial, i)) for i, part in enumerate((0.6, 0.3, 0.0)) if place >= part]
+    if has_rest:
+        place = first + len(serials)
+        found += [((place - part) / FPS, (serials[-1], i)) for i, part in ((7, 0.8), (8, 0.1))]
+    return stepwell.Samples(np.array([value for _, value in found]), [time for time, _ in found])
 
 
 def step_of(kind: str, serial: int) -> dict[str, Any]:
@@ -105,22 +119,36 @@ class History:
         """Make a call of the writer at random."""
         is_open = bool(self.told) and not (self.told[-1].is_ended or self.told[-1].is_discarded)
         names = ["append"] * 4 + ["batch"] + (["end"] * 2 + ["discard"] if is_open else ["episode", "one step"])
+        if self.kind == "rated" and not is_open:
+            names.remove("one step")
         getattr(self, self.chance.choice(names).replace(" ", "_"))()
+
+    def touch(self, episode: Told, serials: list[int]) -> None:
+        if self.kind == "rated":
+            samples = touches(serials, len(episode.serials) - len(serials))
+            self.writer.append_at("touch", samples.values, samples.times)
 
     def append(self) -> None:
         episode = self.begin()
-        self.writer.append(step_of(self.kind, self.take(episode, 1)[0]))
+        serials = self.take(episode, 1)
+        self.touch(episode, serials)
+        self.writer.append(step_of(self.kind, serials[0]))
         episode.acknowledged = len(episode.serials)
 
     def batch(self) -> None:
         episode = self.begin()
-        self.writer.append_batch(self.columns(self.take(episode, self.chance.randint(2, 6))))
+        serials = self.take(episode, self.chance.randint(2, 6))
+        self.touch(episode, serials)
+        self.writer.append_batch(self.columns(serials))
         episode.acknowledged = len(episode.serials)
 
     def end(self) -> None:
         episode = self.told[-1]
         episode.is_ended = True
         number, serial = len(self.told), episode.serials[-1]
+        if self.kind == "rated" and serial % 4:
+            samples = touches([serial], len(episode.serials) - 1, has_rest=True)
+            self.writer.append_at("touch", samples.values[-2:], samples.times[-2:])
         self.writer.end_episode(
             terminated=serial % 2 == 0, truncated=serial % 2 == 1, final=self.final(serial), number=number
         )
@@ -134,8 +162,9 @@ class History:
         episode.is_ended = True
         serials = self.take(episode, self.chance.randint(1, 5))
         last = serials[-1]
+        own = {"touch": touches(serials, 0, has_rest=last % 4 != 0)} if self.kind == "rated" else {}
         self.writer.add_episode(
-            self.columns(serials),
+            self.columns(serials) | own,
             terminated=last % 2 == 0,
             truncated=last % 2 == 1,
             final=self.final(last),
@@ -184,6 +213,8 @@ def check(store: stepwell.Store, history: list[Told], kind: str, promise: str) -
                     assert abs(float(np.mean(episode[name][place])) - float(value.mean())) < 12
                 else:
                     assert np.array_equal(episode[name][place], value), (name, serial)
+        if kind == "rated":
+            check_touches(episode, serials, has_end=episode.terminated or episode.truncated)
         assert not set(serials) & shown.keys(), "a step is shown twice"
         shown |= dict.fromkeys(serials, episode)
         assert not told.is_discard_acknowledged or promise == "none", "a discarded episode came back"
@@ -213,6 +244,19 @@ def check(store: stepwell.Store, history: list[Told], kind: str, promise: str) -
             assert episode.metadata.get("number", number + 1) == number + 1
 
 
+def check_touches(episode: stepwell.Episode, serials: list[int], *, has_end: bool) -> None:
+    """Assert that samples are those of the steps that are there, and those after the last where the end is."""
+    found = episode["touch"]
+    wanted, longer = touches(serials, 0), touches(serials, 0, has_rest=True)
+    may_be = [longer if serials[-1] % 4 else wanted] if has_end else [wanted, longer, cut_short(longer)]
+    assert any(np.array_equal(found.values, each.values) for each in may_be)
+    assert any(np.array_equal(found.times, each.times) for each in may_be)
+
+
+def cut_short(samples: stepwell.Samples) -> stepwell.Samples:
+    return stepwell.Samples(samples.values[:-1], samples.times[:-1])
+
+
 def told_flags(told: Told) -> tuple[bool, bool]:
     """Return (terminated, truncated) of an ended episode; those of one step that come many at once have neither."""
     return (False, False) if told.is_bare else (told.serials[-1] % 2 == 0, told.serials[-1] % 2 == 1)
@@ -228,7 +272,7 @@ def small_files(monkeypatch):
 
 def make(path: Path, kind: str, sync: str) -> stepwell.Store:
     capacity = None if "ring" not in kind else "24 kB" if "bytes" in kind else CAPACITY
-    return stepwell.create(path, features_of(kind), segment_bytes=9000, sync=sync, capacity=capacity)
+    return stepwell.create(path, features_of(kind), fps=FPS, segment_bytes=9000, sync=sync, capacity=capacity)
 
 
 def run_history(tmp_path, monkeypatch, kind, sync, seed, rate):

@@ -3,12 +3,13 @@
 ::
 
     clock="/camera/image"     a step a message of this topic        clock="30"    30 steps a second
-    align="nearest,/joint_states=linear,/cmd=hold"                   of all, and of some topics
+    align="nearest,/joint_states=linear,/cmd=hold,/tactile=own"      of all, and of some topics; own: at its own rate
                 |
     /joint_states {position, velocity}  ->  joint_states.position [T, 7], joint_states.velocity [T, 7]
                                             joint_states.lag [T] seconds
     /camera/image                       ->  camera.image: JPEG files as they are, or pixels;   camera.image.lag
                                             timestamp [T] seconds from the first step
+    /tactile {data}                     ->  tactile.data: Samples, all messages; tactile.data_time
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.alignment import NANOSECONDS, Aligned, align, check_method, covers, rate_ticks
+from stepwell.alignment import METHODS, NANOSECONDS, Aligned, align, covers, rate_ticks
 from stepwell.bags.message_log import MessageLog, Topic, naming
 from stepwell.bags.message_values import (
     LeafKinds,
@@ -48,6 +49,7 @@ from stepwell.json_text import parse_json
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Array, Feature, Schema
+from stepwell.store.samples import Samples
 from stepwell.store.values import EncodedRows
 
 __all__ = ["RecordingReader", "recordings_in"]
@@ -55,6 +57,8 @@ __all__ = ["RecordingReader", "recordings_in"]
 TIMES = ("log", "publish", "header")
 TIMESTAMP, LAG = "timestamp", ".lag"
 METADATA = "metadata.yaml"
+# of align: a topic keeps its own rate
+OWN = "own"
 NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
 # files and folders that are looked at to find out what a directory is
 MOST_ENTRIES = 100_000
@@ -100,6 +104,7 @@ class RecordingReader(Reader):
             messages, else the topic with the most.
         align: what a step shows of a topic: "nearest" (default) message, "hold": the last one before, "linear":
             interpolated between two, of numbers; or several, joined by commas: ``"nearest,/joint_states=linear"``.
+            "own": all messages are kept, at the topic's own rate: of numbers of fixed shape; not of the clock.
         time: of messages: "log" (default): when they were recorded; "publish": when they were sent; "header": their
             ``header.stamp``, or ``timestamp`` of Foxglove's, where they have one.
         ignore: names of features to leave out.
@@ -145,9 +150,10 @@ class RecordingReader(Reader):
         self._decoded = self._found(log, names_of(topics))
         self._methods = _methods(align, [each.topic for each in self._decoded])
         self._clock = self._chosen(log, clock)
-        self._set_schema(ignore)
+        self._align_clock(align)
         ticks = self._ticks(log)
         self.fps = self._clock if isinstance(self._clock, float) else _rate(ticks)
+        self._set_schema(ignore)
         self.metadata = {
             self.name: {
                 "clock": self._clock,
@@ -177,9 +183,12 @@ class RecordingReader(Reader):
             for each in self._decoded:
                 topic = self._topic(log, each.topic, index)
                 times = self._times(log, topic)
+                if self._methods[each.topic] == OWN:
+                    columns |= self._samples(log, topic, each, ticks, index)
+                    continue
                 columns |= self._columns(log, topic, each, align(times, ticks, self._methods[each.topic]), index)
         return EpisodeData(
-            {name: columns[name] for name in self.schema},
+            {name: columns[name] for name in self.schema if name in columns},
             metadata={"file": Path(self._recordings[index][0]).name, "start": int(ticks[0]) / NANOSECONDS},
         )
 
@@ -324,6 +333,7 @@ class RecordingReader(Reader):
             first = min(times[0] for times in known.values())
             ticks = rate_ticks(self._clock, int(first), int(max(times[-1] for times in known.values())))
         is_shown = np.ones(len(ticks), np.bool_)
+        known = {name: times for name, times in known.items() if self._methods[name] != OWN}
         for name, times in known.items():
             is_shown &= covers(times, ticks, self._methods[name])
         if not is_shown.any():
@@ -331,11 +341,51 @@ class RecordingReader(Reader):
             raise FormatError(f"{self.label(index)}: no step at which all topics have a message: {spans}.")
         return ticks[is_shown]
 
+    def _align_clock(self, align: Mapping[str, str] | str) -> None:
+        """Let the topic that is the clock have a message a step, whatever is said of all."""
+        clock = self._clock
+        if isinstance(clock, str) and self._methods.get(clock) == OWN:
+            if clock in (align if not isinstance(align, str) else "".join(names_of(align)).replace("=", " ").split()):
+                raise FormatError(f"align: {clock}={OWN}, and it is the clock, of which each message is a step.")
+            self._methods[clock] = "nearest"
+
+    def _rated(self, each: Decoded, ignored: Sequence[str] | str) -> dict[str, Feature]:
+        """Return the features of a topic whose messages are all kept, with its rate."""
+        where = f"{self.label(0)}: align: {each.topic}={OWN}"
+        if self.fps is None:
+            raise FormatError(f"{where} needs steps that are even, and those of {self._clock} are not. Give clock=30.")
+        log = self._log(0)
+        times = np.unique(self._times(log, self._topic(log, each.topic, 0)))
+        if len(times) < 2 or times[-1] == times[0]:
+            raise FormatError(f"{where}: {len(times)} messages have no rate. Align it.")
+        rate = _rate(times) or round((len(times) - 1) * NANOSECONDS / int(times[-1] - times[0]), 3)
+        found = {}
+        for name, feature in each.features.items():
+            if name == f"{each.prefix}{LAG}" or name in names_of(ignored):
+                continue
+            if feature.kind != "array" or feature.is_ragged:
+                raise FormatError(
+                    f"{where}: {name!r} is {feature}. Allowed: numbers of fixed shape; else ignore={name}."
+                )
+            found[name] = Array(feature.fixed_shape, feature.np_dtype, rate=rate)
+        return found
+
+    def _samples(self, log: MessageLog, topic: Topic, each: Decoded, ticks: Int64s, index: int) -> dict[str, Any]:
+        """Return all messages of a topic that lie in the episode, at times of the clock of its steps."""
+        times = self._times(log, topic)
+        # of messages of one time the last one is kept
+        rows = np.flatnonzero(np.append(np.diff(times) > 0, np.ones(min(len(times), 1), np.bool_)))
+        seconds = _step_times(times[rows], ticks, float(self.fps or 1.0))
+        is_inside = (seconds >= 0) & (seconds <= len(ticks) / float(self.fps or 1.0))
+        rows, seconds = rows[is_inside], seconds[is_inside]
+        columns = self._columns(log, topic, each, Aligned(rows, np.zeros(len(rows), np.float32)), index)
+        return {name: Samples(np.asarray(columns[name]), seconds) for name in each.leaves if name in self.schema}
+
     def _set_schema(self, ignore: Sequence[str] | str) -> None:
         features: dict[str, Feature] = {TIMESTAMP: Array((), "float64")}
         for each in self._decoded:
             method = self._methods[each.topic]
-            for name, feature in each.features.items():
+            for name, feature in (self._rated(each, ignore) if method == OWN else each.features).items():
                 if name in features:
                     raise FormatError(f"{self.label(0)}: two features are called {name!r}. Choose by topics=.")
                 features[name] = _shown(feature) if method == "linear" and name in each.leaves else feature
@@ -451,11 +501,20 @@ def _methods(given: Mapping[str, str] | str, topics: Sequence[str]) -> dict[str,
     chosen = dict(given) if not isinstance(given, str) else {name: method for name, _, method in pairs}
     default = chosen.pop("", "nearest")
     for method in (default, *chosen.values()):
-        check_method(method)
+        if method not in (*METHODS, OWN):
+            raise FormatError(f"align: {method!r}. Allowed: {', '.join(METHODS)}, {OWN}.")
     lost = [name for name in chosen if name not in topics]
     if lost:
         raise FormatError(f"align: there is no topic {', '.join(lost)}. There are: {', '.join(topics)}.")
     return {name: chosen.get(name, default) for name in topics}
+
+
+def _step_times(times: Int64s, ticks: Int64s, fps: float) -> npt.NDArray[np.float64]:
+    """Return times as seconds of a clock by which tick i is at i / fps; beyond the ticks it goes on at that rate."""
+    inside = np.interp(times, ticks, np.arange(len(ticks)) / fps)
+    before, after = np.minimum(times - ticks[0], 0), np.maximum(times - ticks[-1], 0)
+    found: npt.NDArray[np.float64] = inside + (before + after) / NANOSECONDS
+    return found
 
 
 def _told(log: MessageLog) -> str:

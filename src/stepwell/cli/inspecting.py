@@ -376,6 +376,8 @@ def _column_shape(num_rows: int, feature: Feature) -> Any:
 
 def _describe_feature(episode: Episode, name: str, feature: Feature) -> str:
     num_rows = _num_rows(episode, feature)
+    if feature.rate is not None:
+        return repr(episode[name]).strip("<>")
     if feature.is_ragged:
         first = describe_value(_row(episode, name, 0)) if num_rows else ""
         return f"{counted(num_rows, 'row')}, the first: {first}" if num_rows else "no rows"

@@ -17,7 +17,7 @@ from stepwell.store import Segment, Store
 from stepwell.store.decode import NameRows, rows_text
 from stepwell.windows import View
 
-__all__ = ["SourceEpisode", "as_view", "episodes_of", "schema_of"]
+__all__ = ["SourceEpisode", "as_view", "episodes_of", "refuse_rates", "schema_of"]
 
 BATCH_BYTES = 32 << 20
 
@@ -93,6 +93,17 @@ def schema_of(source: View | Store) -> Schema:
                 "dataset takes the second with append=True."
             )
     return first
+
+
+def refuse_rates(schema: Schema, target: str) -> Schema:
+    """Return a schema that is written in a format with values a step alone; SchemaError where a feature has a rate."""
+    if schema.rated:
+        names = ", ".join(map(repr, schema.rated))
+        raise SchemaError(
+            f"feature {names} has a rate, and {target} has a value a step. Leave it and its times out: features=[...]; "
+            "LeRobot datasets and copies of the store keep samples."
+        )
+    return schema
 
 
 def episodes_of(source: View | Store) -> Iterator[SourceEpisode]:

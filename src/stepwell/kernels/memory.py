@@ -21,6 +21,7 @@ __all__ = [
     "STREAM_BYTES",
     "commit_u64",
     "end_stream",
+    "load_f64",
     "load_u8",
     "load_u32",
     "load_u64",
@@ -92,6 +93,17 @@ def load_u64(typing_context: Any, address: Any) -> Any:
         return builder.load(pointer, align=1)
 
     return types.int64(types.int64), generate
+
+
+@intrinsic
+def load_f64(typing_context: Any, address: Any) -> Any:
+    """Return the float64 at ``address``, aligned or not."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.DoubleType()))
+        return builder.load(pointer, align=1)
+
+    return types.float64(types.int64), generate
 
 
 @intrinsic

@@ -192,7 +192,9 @@ class DatasetFiles:
         """Return the entry of a feature in info.json; of a video with the facts of its stream."""
         entry: dict[str, Any] = {"dtype": info.dtype, "shape": list(info.shape), "names": info.names}
         facts = self._videos[info.name].facts if info.name in self._videos else {}
-        about: dict[str, Any] = dict(info.raw["info"]) if info.is_depth else {}
+        # of a feature with a rate, see stepwell.lerobot.samples
+        is_told = info.is_depth or (not info.is_camera and isinstance(info.raw.get("info"), dict))
+        about: dict[str, Any] = dict(info.raw["info"]) if is_told else {}
         if facts:
             about |= video_info(facts, self._fps, info)
         return {**entry, "info": about} if about else entry

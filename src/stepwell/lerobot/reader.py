@@ -31,9 +31,10 @@ from stepwell.lerobot.hub import locate_meta, needed_files
 from stepwell.lerobot.info import INFO_PATH, FeatureInfo
 from stepwell.lerobot.mapped_stores import FileRows, mapped_schema, read_files
 from stepwell.lerobot.meta_files import SUBTASK_INDEX, read_subtasks
+from stepwell.lerobot.samples import rates_of, samples_of_frames
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_codec import FileCodec, make_references
-from stepwell.schema import Feature, Schema
+from stepwell.schema import Array, Feature, Schema, times_name
 from stepwell.store.values import HasRows
 
 __all__ = ["FetchedFiles", "LeRobotReader"]
@@ -177,11 +178,12 @@ class LeRobotReader(Reader):
     def schema(self) -> Schema:  # type: ignore[override]  # it reads the first image
         """The features of the dataset; the first image decides whether a camera is PNG or JPEG."""
         cameras = self._codecs()
-        features = self._dataset.info.features
-        return store_schema(
-            {name: cameras[name].embedded() if name in cameras else info.feature for name, info in features.items()},
-            str(self._dataset.root / INFO_PATH),
-        )
+        features, rates = self._dataset.info.features, rates_of(self._dataset.info.features)
+        found = {name: cameras[name].embedded() if name in cameras else info.feature for name, info in features.items()}
+        for name, rate in rates.items():
+            found[name] = Array(features[name].shape[1:], features[name].dtype, rate=rate)
+            del found[times_name(name)]
+        return store_schema(found, str(self._dataset.root / INFO_PATH))
 
     def __len__(self) -> int:
         return len(self._dataset.selected)
@@ -197,6 +199,9 @@ class LeRobotReader(Reader):
                 columns[name] = self._images(info, place, int(rows.first_rows[number]), np.asarray(values[TIMESTAMP]))
             else:
                 columns[name] = values[name]
+        for name in rates_of(self._dataset.info.features):
+            times = np.asarray(columns.pop(times_name(name)), np.float64)
+            columns[name] = samples_of_frames(name, np.asarray(columns[name]), times)
         records = self._dataset.episodes
         metadata = {"lerobot_episode": int(records.index[place]), "tasks": list(records.tasks[place])}
         return EpisodeData(columns, metadata=metadata)

@@ -53,6 +53,7 @@ from stepwell.lerobot.info import (
 )
 from stepwell.lerobot.meta_files import SUBTASK_INDEX, import_pyarrow, read_subtasks
 from stepwell.lerobot.metadata import Metadata
+from stepwell.lerobot.samples import FramedSamples, check_clock, names_with_times, with_rates
 from stepwell.lerobot.schema_mapping import Cameras, Column, index_names, map_schema
 from stepwell.lerobot.statistics import (
     Statistics,
@@ -104,7 +105,9 @@ def write_dataset(
     """Write episodes as a LeRobot dataset, which ``lerobot`` opens with the same values.
 
     PNG and JPEG files and packets of video go out as they are where the format allows, everything else is encoded. A
-    final observation is not written: LeRobot has no place for it. Episodes without a step are left out.
+    final observation is not written: LeRobot has no place for it. Episodes without a step are left out. A feature with
+    a rate becomes the samples that came since the frame before, [K, *shape] a frame, with their times in NAME_time,
+    [K]; K is the most of any frame, and where there are fewer the times are -1.
 
     Args:
         source: a store, some of its episodes (`stepwell.View`), or a store's path. Of several stores with the same
@@ -168,6 +171,8 @@ def write_dataset(
     import_pyarrow()
     view = as_view(source)
     info = _dataset_info(view)
+    check_clock(schema_of(view), fps, view.stores[0].fps)
+    features, rename = names_with_times(schema_of(view), features, rename)
     writing = _Writing(
         schema=schema_of(view),
         origin=info.get("features", {}),
@@ -215,14 +220,15 @@ class _Writing:
 
     def make(self, root: Path, is_v3: bool, cameras: Any, robot_type: str | None) -> None:
         """Write a new dataset."""
-        columns = self._columns(cameras)
+        samples = FramedSamples(self.schema, self.episodes, {})
+        columns = self._columns(cameras, samples.schema)
         newer = [column.name for column in columns if column.info.is_depth or column.info.is_language]
         if newer and not is_v3:
             raise SchemaError(
                 f"version='v2.1' has no depth maps and no columns of language: {', '.join(newer)}. Write v3.0, or "
                 "leave them out: features=[...]."
             )
-        preparation = self._preparation(columns, image_stride(self._num_steps), per_element=not is_v3)
+        preparation = self._preparation(columns, samples, image_stride(self._num_steps), per_element=not is_v3)
         tasks, total = TaskList(self.steps.listed(self.episodes[0])), StatisticsSum(per_element=not is_v3)
         with built_directory(root) as hidden:
             sizes_mb = self.sizes_mb if is_v3 else None
@@ -237,12 +243,13 @@ class _Writing:
             info = before.info
             named = {(self.rename or {}).get(name, name) for name in self.features or self.schema}
             cameras = {name: choice for name, choice in cameras_of(info).items() if name in named}
-            columns = fitted_columns(self._columns(cameras), before)
+            samples = FramedSamples(self.schema, self.episodes, self._room_in(info.features))
+            columns = fitted_columns(self._columns(cameras, samples.schema), before)
             subtasks = self._subtasks_beside(before, columns)
             per_element = is_per_element(before)
             summaries = summaries_before(before, per_element=per_element)
             stride = images_stride(before, summaries) or image_stride(self._num_steps)
-            preparation = self._preparation(columns, stride, per_element=per_element)
+            preparation = self._preparation(columns, samples, stride, per_element=per_element)
             first = first_files(before)
             files = DatasetFiles(target, preparation.infos, self.fps, self.sizes_mb, first, info.chunks_size)
             tasks, total = TaskList(before.tasks), StatisticsSum(per_element=per_element)
@@ -269,12 +276,21 @@ class _Writing:
     def _num_steps(self) -> int:
         return sum(episode.length for episode in self.episodes)
 
-    def _columns(self, cameras: Any) -> tuple[Column, ...]:
-        return map_schema(self.schema, features=self.features, rename=self.rename, cameras=cameras, origin=self.origin)
+    def _columns(self, cameras: Any, schema: Schema) -> tuple[Column, ...]:
+        columns = map_schema(schema, features=self.features, rename=self.rename, cameras=cameras, origin=self.origin)
+        return with_rates(columns, self.schema)
 
-    def _preparation(self, columns: Sequence[Column], stride: int, *, per_element: bool) -> Preparation:
+    def _room_in(self, features: Mapping[str, FeatureInfo]) -> dict[str, int]:
+        """Return how many samples a frame of a dataset has room for."""
+        named = {name: features.get((self.rename or {}).get(name, name)) for name in self.schema.rated}
+        return {name: info.shape[0] for name, info in named.items() if info is not None}
+
+    def _preparation(
+        self, columns: Sequence[Column], samples: FramedSamples, stride: int, *, per_element: bool
+    ) -> Preparation:
         return Preparation(
             columns=columns,
+            samples=samples,
             encodings={column.name: encoding_of(column, self.video) for column in columns if column.info.is_video},
             fps=self.fps,
             timestamp=index_names(self.schema, self.rename).get("timestamp"),
@@ -324,6 +340,7 @@ class Preparation:
     """Make episodes ready to be written; any number of threads may."""
 
     columns: Sequence[Column]
+    samples: FramedSamples
     # of cameras that are written as video
     encodings: Mapping[str, Feature]
     fps: float
@@ -348,7 +365,7 @@ class Preparation:
             elif column.info.is_image:
                 columns[column.name] = image_files(episode, column)
             else:
-                columns[column.name] = episode.read(column.source)
+                columns[column.name] = self.samples.read(episode, column.source)
         columns |= self._index_columns(episode, place)
         images = self._images(episode)
         return PreparedEpisode(place, episode.length, columns, videos, self._statistics(columns, images), images)

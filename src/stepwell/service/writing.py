@@ -31,6 +31,7 @@ from stepwell.service.messages import PROTOCOL, Kind, pack, unpack
 from stepwell.service.sessions import FINAL, FLAG, ROWS, SIZES, Position
 from stepwell.sizes import parse_bytes
 from stepwell.store.device_arrays import HostCopies
+from stepwell.store.samples import refuse_rates
 from stepwell.store.values import (
     accept_column,
     accept_columns,
@@ -624,6 +625,7 @@ class RemoteWriter(_RemoteBase):
         self._open_steps = 0
 
     def _bind(self, schema: Schema) -> None:
+        refuse_rates(schema, "a writer of a served store")
         self._batch_steps = self._fitting(schema, self._room)
         # while the connection is busy with messages before it, one grows
         self._room = self._fitting(schema, GROWTH * self._batch_steps)
@@ -851,6 +853,7 @@ class RemoteVectorWriter(_RemoteBase):
         return array
 
     def _bind(self, schema: Schema) -> None:
+        refuse_rates(schema, "a vector writer")
         if not (self._is_ring and schema.is_raw):
             raise ServiceError(
                 "a vector writer over the network needs a ring (create(..., capacity=...)) whose features are all raw. "

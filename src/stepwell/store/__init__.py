@@ -4,6 +4,7 @@ from stepwell.store.episodes import EPISODE_DTYPE, Episode, EpisodeTable
 from stepwell.store.layout import split_id, step_id
 from stepwell.store.opening import create, open
 from stepwell.store.rewrite import concatenate
+from stepwell.store.samples import Samples
 from stepwell.store.segments import Segment
 from stepwell.store.store import Store
 from stepwell.store.values import EncodedRows
@@ -15,6 +16,7 @@ __all__ = [
     "EncodedRows",
     "Episode",
     "EpisodeTable",
+    "Samples",
     "Segment",
     "Store",
     "VectorWriter",

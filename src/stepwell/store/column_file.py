@@ -235,6 +235,12 @@ class EncodedColumn:
         self.blobs.write(blob, start)
         offsets[row + 1] = start + len(blob)
 
+    def extend(self, row: int, blob: bytes) -> None:
+        """Store more bytes of the last row; readers see all of them or none."""
+        end = int(self.offsets.rows[row + 1])
+        self.blobs.write(blob, end)
+        self.offsets.rows[row + 1] = end + len(blob)
+
     def write_rows(self, row: int, blobs: Iterable[Buffer]) -> None:
         """Store encoded rows from ``row`` on, as `write` does each."""
         offsets = self.offsets.rows

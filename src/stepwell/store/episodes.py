@@ -19,6 +19,7 @@ from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError
 from stepwell.sizes import counted
 from stepwell.store.beneath import header_bytes
 from stepwell.store.layout import step_id
+from stepwell.store.samples import read_samples
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -183,7 +184,7 @@ class Episode(Completed, Mapping[str, Any]):
     """An episode as a mapping from feature name to its column, read at each access.
 
     ``episode["action"]`` is an array [length, ...]; a feature with ``final=True`` gives one more row when the final
-    observation was recorded; text, bytes and arrays of varying size come as lists.
+    observation was recorded; text, bytes and arrays of varying size come as lists, features with a rate as `Samples`.
 
     Example:
         >>> import tempfile, stepwell
@@ -273,7 +274,13 @@ class Episode(Completed, Mapping[str, Any]):
         schema = self._store.schema
         if schema is None:
             raise KeyError(name)
-        return self.read_rows(name, 0, int(self._table.rows[self._index]) if schema[name].final else self.length)
+        num_rows = int(self._table.rows[self._index])
+        rated = schema.rated_of(name)
+        if rated is not None:
+            begin = int(self._table.start[self._index])
+            found = read_samples(self._segment, rated, schema[rated], begin, begin + num_rows, is_open=self.is_open)
+            return found if name == rated else found.times
+        return self.read_rows(name, 0, num_rows if schema[name].final else self.length)
 
     def read_rows(self, name: str, start: int, stop: int) -> Any:
         """Return the rows of a feature from step ``start`` to before step ``stop``, decoding no others than they need.

@@ -81,6 +81,9 @@ def create(
         schema = schema if isinstance(schema, Schema) else Schema(schema)
         for name, feature in schema.items():
             _check_codec(name, feature)
+        if schema.rated and fps is None:
+            names = ", ".join(map(repr, schema.rated))
+            raise SchemaError(f"feature {names} has a rate, which needs the clock of the steps. Give fps=...")
         if limit is not None:
             limit.check(schema)
     if _is_taken(directory):

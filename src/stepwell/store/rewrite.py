@@ -577,6 +577,8 @@ def _standing_still(store: Store) -> Iterator[str]:
 def _extended(store: Store, name: str, feature: Feature) -> Schema:
     if store.schema is None:
         raise SchemaError(f"{store.path} has no features yet. Give the schema to create(), or record a step first.")
+    if feature.rate is not None:
+        raise SchemaError(f"feature {name!r} has a rate: columns that are added have a value a step. Record it anew.")
     schema = store.schema.with_feature(name, feature)
     try:
         make_codec(feature)

@@ -69,6 +69,7 @@ from stepwell.store.layout import (
 from stepwell.store.maintenance import is_maintained, recover_maintenance
 from stepwell.store.manifests import has_listed_files, read_note, read_store_manifest
 from stepwell.store.records import read_record
+from stepwell.store.samples import sample_bytes
 from stepwell.store.segments import Segment
 from stepwell.store.statistics import FeatureStatistics, segment_statistics, write_statistics
 from stepwell.store.values import encode_metadata
@@ -404,7 +405,7 @@ def _recover(path: str, schema: Schema, recover: Recover, *, has_statistics: boo
         if lanes[0] and steps:
             episodes = _close_open_lanes(path, schema, commit)
         elif not lanes[0] and (rows or episodes):
-            rows, episodes = _close_open_episode(path, rows, episodes, commit)
+            rows, episodes = _close_open_episode(path, schema, rows, episodes, commit)
             commit.commit_episode(episodes, rows)
         seal_segment(
             path, schema, rows=rows, episodes=episodes, sync=True, has_statistics=has_statistics, lanes=lanes,
@@ -435,7 +436,7 @@ def _finish(path: str, recover: Recover) -> bool:
     return True
 
 
-def _close_open_episode(path: str, rows: int, episodes: int, commit: CommitRecord) -> tuple[int, int]:
+def _close_open_episode(path: str, schema: Schema, rows: int, episodes: int, commit: CommitRecord) -> tuple[int, int]:
     """Give the committed steps of an unended episode a record, marked interrupted; returns (rows, episodes)."""
     header, size = header_size(EPISODE_DTYPE, ()), EPISODE_DTYPE.itemsize
     descriptor = open_file(f"{path}/{EPISODES}", os.O_RDWR)
@@ -449,6 +450,7 @@ def _close_open_episode(path: str, rows: int, episodes: int, commit: CommitRecor
         ended = num_ended_rows(np.frombuffer(last, EPISODE_DTYPE))
         if rows <= ended:
             return ended, episodes
+        _cut_samples(path, schema, rows, is_first=rows == ended + 1)
         ordinal, _, _ = parse_segment_name(os.path.basename(path)) or (0, "", False)
         record = np.zeros((), EPISODE_DTYPE)
         record["start"], record["length"], record["rows"] = ended, rows - ended, rows - ended
@@ -469,6 +471,38 @@ def _close_open_episode(path: str, rows: int, episodes: int, commit: CommitRecor
     finally:
         os.close(descriptor)
     return rows, episodes + 1
+
+
+def _cut_samples(path: str, schema: Schema, rows: int, *, is_first: bool) -> None:
+    """Let the last row of columns with a rate end where its samples and their times are both there, and ascend."""
+    # What came after an episode's last step is stored with its row before the episode's record is. A kill between the
+    # two may leave samples without times; a loss of power, bytes that never reached the disk.
+    for name, times in schema.rated.items():
+        sizes = {name: sample_bytes(schema[name]), times: 8}
+        edges = {column: _last_edges(f"{path}/{column}.npy", rows) for column in sizes}
+        there = {column: os.path.getsize(f"{path}/{column}.bin") for column in sizes}
+        count = min((min(edges[each][1], there[each]) - edges[each][0]) // size for each, size in sizes.items())
+        with open(open_file(f"{path}/{times}.bin"), "rb") as file:
+            file.seek(edges[times][0])
+            found = np.frombuffer(file.read(8 * max(count, 0)), "<f8")
+        # no sample but the first of an episode is at its begin
+        falls = np.flatnonzero(~(np.diff(found, prepend=-1.0 if is_first else 0.0) > 0))
+        count = int(falls[0]) if len(falls) else max(count, 0)
+        for each, size in sizes.items():
+            if edges[each][0] + count * size < edges[each][1]:
+                header = header_size(np.dtype("<u8"), ())
+                end = (edges[each][0] + count * size).to_bytes(8, "little")
+                with open(open_file(f"{path}/{each}.npy", os.O_RDWR), "r+b") as file:
+                    file.seek(header + 8 * rows)
+                    file.write(end)
+
+
+def _last_edges(path: str, rows: int) -> tuple[int, int]:
+    """Return where the last of so many encoded rows begins and ends."""
+    with open(open_file(path), "rb") as file:
+        file.seek(header_size(np.dtype("<u8"), ()) + 8 * (rows - 1))
+        start, stop = np.frombuffer(file.read(16), "<u8").tolist()
+    return start, stop
 
 
 def _close_open_lanes(path: str, schema: Schema, commit: CommitRecord) -> int:

@@ -284,6 +284,19 @@ class SegmentWriter:
             values = columns[place]
             column.write_rows(row, values.buffers if isinstance(values, EncodedRows) else map(column.encode, values))
 
+    def extend_last(self, entries: Mapping[str, Any]) -> None:
+        """Store entries of ragged features behind those of the last row, of the open episode; all of them or none."""
+        row = self.row - 1
+        columns: dict[str, Any] = {name: self._files.columns[name] for name in entries}
+        before = {name: column.offsets.rows[row + 1] for name, column in columns.items()}
+        try:
+            for name, column in columns.items():
+                column.extend(row, column.encode(entries[name]))
+        except BaseException:
+            for name, column in columns.items():
+                column.offsets.rows[row + 1] = before[name]
+            raise
+
     def append_one_step_episodes(self, columns: Sequence[Any], count: int) -> int:
         """Store and commit ``count`` episodes of one step each from accepted columns; returns the first one's place."""
         # They have no metadata, and no final row.

@@ -293,9 +293,16 @@ def accept_column(name: str, feature: Feature, values: Any) -> Any:
 
 def missing_features_error(schema: Schema, step: Mapping[str, Any]) -> StepError:
     """Return the error for a step whose names are not those of the schema."""
-    missing = [name for name in schema if name not in step]
+    sampled = {*schema.rated, *schema.rated.values()}
+    missing = [name for name in schema if name not in step and name not in sampled]
     unknown = [name for name in step if name not in schema]
+    rated = [name for name in step if name in sampled]
     parts = []
+    if rated and not missing and not unknown:
+        return StepError(
+            f"feature {', '.join(map(repr, rated))} has a rate of its own. Give its samples by append_at(feature, "
+            "value, time), before the step that follows them; whole episodes as Samples(values, times)."
+        )
     if missing:
         parts.append(f"feature {', '.join(map(repr, missing))} is missing")
     if unknown:
@@ -423,6 +430,7 @@ def accept_columns(schema: Schema, columns: Mapping[str, Any], *, finals: bool) 
     """Return accepted columns in the schema's order and the number of steps."""
     if columns.keys() != schema.keys():
         raise missing_features_error(schema, columns)
+    sampled = {*schema.rated, *schema.rated.values()}
     accepted = [accept_column(name, feature, columns[name]) for name, feature in schema.items()]
     counts = [len(values) for values in accepted]
     count = min(counts)
@@ -430,8 +438,10 @@ def accept_columns(schema: Schema, columns: Mapping[str, Any], *, finals: bool) 
         return accepted, count
     lengths = dict(zip(schema, counts, strict=True))
     extra = {name for name, length in lengths.items() if length != count}
+    # the final row may hold samples, too
+    named = extra - sampled
     if extra and not (
-        finals and extra == set(schema.final_names) and all(lengths[name] == count + 1 for name in extra)
+        finals and named in (set(), set(schema.final_names)) and all(lengths[name] == count + 1 for name in extra)
     ):
         found = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
         finals_here = ", ".join(schema.final_names) or "none here"

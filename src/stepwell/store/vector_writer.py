@@ -23,6 +23,7 @@ from stepwell.store.layout import MAX_ROWS
 from stepwell.store.maintenance import add_deleted
 from stepwell.store.records import Capacity, Sync, fixed_row_bytes
 from stepwell.store.ring import LEAST_ROWS, SHARE, SegmentLimit, growing_segments
+from stepwell.store.samples import refuse_rates
 from stepwell.store.values import (
     accept_column,
     acceptor,
@@ -450,6 +451,7 @@ class VectorWriter(BaseWriter):
             self._presence.note_thread()
             self._kind, self._kind_with_final = HAS_ROWS, HAS_ROWS | HAS_FINAL
             schema = self._store.ensure_schema(lambda: infer_schema(self._first_rows(step)))
+            refuse_rates(schema, "a vector writer")
             if self._num_writers is not None or not has_lanes(schema, self._store.capacity):
                 self._separate = self._make_separate(schema)
                 return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepwell.errors import StepError
+from stepwell.errors import LeftOutWarning, StepError
 from stepwell.process import this
 from stepwell.schema import Schema, flatten, infer_columns, infer_schema
 from stepwell.sizes import counted
@@ -19,6 +20,7 @@ from stepwell.store.layout import step_id
 from stepwell.store.maintenance import add_deleted
 from stepwell.store.records import Sync
 from stepwell.store.ring import SegmentLimit, growing_segments
+from stepwell.store.samples import PendingSamples, rows_of_episode
 from stepwell.store.segment_writer import SegmentWriter
 from stepwell.store.values import (
     accept_columns,
@@ -99,9 +101,11 @@ class Writer(BaseWriter):
         # whether steps were dropped since the last end of an episode
         self._has_gap = False
         self._schema: Schema | None = None
+        # of the features that a step has a value of: those with a rate come by `append_at`
         self._checks: list[tuple[str, Any, Any, Any]] = []
+        self._samples: PendingSamples | None = None
 
-    def append(self, step: Mapping[str, Any] | None = None, /, **features: Any) -> int:
+    def append(self, step: Mapping[str, Any] | None = None, /, **features: Any) -> int:  # noqa: PLR0912
         """Store one step of the open episode.
 
         Args:
@@ -142,6 +146,8 @@ class Writer(BaseWriter):
                 values.append(value)
             else:
                 if len(step) == len(values):
+                    if self._samples is not None:
+                        return self._append_sampled(segment, values)
                     if self._limits[0] and not self._is_admitted(1):
                         return self._leave_gap(segment, values)
                     if segment.row >= self._look_row and self._is_overlong(segment):
@@ -154,6 +160,36 @@ class Writer(BaseWriter):
             raise
         check_mapping(step)
         return self._append_nested(step)
+
+    def append_at(self, feature: str, value: Any, time: float | Any) -> None:
+        """Take samples of a feature with a rate (``Array(..., rate=150)``) in the open episode, or the one to come.
+
+        Args:
+            feature: its name.
+            value: a sample, of the feature's dtype and shape; or several, [n, *shape].
+            time: seconds since the episode's first step, after those of the samples before; of several float64 [n], or
+                that of the first one alone: the others follow it at the feature's rate.
+
+        Raises:
+            StepError: the feature has no rate, or is not there; another dtype or shape; times that do not ascend, that
+                lie before the episode's begin, or at or before a step that is stored already. Nothing was taken.
+
+        Notes:
+            Samples are stored, committed and visible with the step that follows them, so give them before it; those
+            after the last step with `end_episode`, which refuses what lies after the episode's end (its steps at the
+            store's fps). A kill loses those that wait for their step.
+        """
+        self._check_usable()
+        if self._samples is None:
+            if self._store.schema is None:
+                raise StepError(
+                    f"feature {feature!r}: the store has no schema yet. Features with a rate need one: "
+                    "create(path, {name: Array(shape, dtype, rate=...), ...}, fps=...)."
+                )
+            self._bind(self._store.schema)
+        if self._samples is None:
+            raise StepError(f"feature {feature!r}: no feature of the store has a rate. `append` stores its steps.")
+        self._samples.add(feature, value, time)
 
     def append_batch(self, columns: Mapping[str, Any]) -> int:
         """Store several steps of the open episode at once.
@@ -174,17 +210,41 @@ class Writer(BaseWriter):
             return self._append_rows(segment, plain, len(plain[0]))
         columns = dict(flatten(columns))
         segment = self._begin_columns(columns)
+        if self._samples is not None:
+            if not columns.keys().isdisjoint(self._samples.columns):
+                raise missing_features_error(segment.schema, columns)
+            steps = [len(values) for values in columns.values()]
+            columns |= self._samples.rows(segment.carry_on[0], min(steps, default=0))
         accepted, count = accept_columns(segment.schema, columns, finals=False)
         return self._append_rows(segment, accepted, count)
+
+    def _append_sampled(self, segment: SegmentWriter, values: list[Any]) -> int:
+        """Append a step with the samples that came before it."""
+        assert self._samples is not None
+        first = segment.carry_on[0]
+        step = {name: value for (name, *_), value in zip(self._checks, values, strict=True)}
+        step |= {name: rows[0] for name, rows in self._samples.rows(first, 1).items()}
+        values = [step[name] for name in segment.schema]
+        if self._limits[0] and not self._is_admitted(1):
+            return self._leave_gap(segment, values)
+        is_cut = segment.row >= self._look_row and self._is_overlong(segment)
+        appended = self._cut(segment, values, lambda new: new.append(values)) if is_cut else segment.append(values)
+        self._samples.stored(first + 1)
+        return appended
 
     def _append_rows(self, segment: SegmentWriter, columns: list[Any], count: int) -> int:
         with self._left_if_failed(segment):
             if self._limits[0] and count and not self._is_admitted(count):
                 return self._leave_gap(segment, [row_of(values, 0) for values in columns])
+            num_steps = 0 if self._samples is None else segment.carry_on[0] + count
             if count and segment.row >= self._look_row and self._is_overlong(segment):
                 first = [row_of(values, 0) for values in columns]
-                return self._cut(segment, first, lambda new: new.append_rows(columns, count))
-            return segment.append_rows(columns, count)
+                appended = self._cut(segment, first, lambda new: new.append_rows(columns, count))
+            else:
+                appended = segment.append_rows(columns, count)
+            if self._samples is not None:
+                self._samples.stored(num_steps)
+            return appended
 
     def end_episode(
         self,
@@ -214,12 +274,20 @@ class Writer(BaseWriter):
         if self._has_gap and (segment is None or not segment.has_open_episode):
             # its last steps were dropped
             self._has_gap = False
+            if self._samples is not None:
+                self._samples.clear()
             self._pieces.clear()
             return -1
         if segment is None or not segment.has_open_episode:
             raise StepError("there are no steps since the last end_episode. Append at least one.")
         finals = None if final is None else accept_final(segment.schema, dict(flatten(final)))
         line = encode_metadata(metadata)
+        if self._samples is not None and self._samples:
+            rest, _ = self._samples.rest(segment.carry_on[0])
+            if finals is None:
+                self._extend_last(segment, rest)
+            else:
+                finals |= {name: rows[0] for name, rows in rest.items()}
         return self._end_open(segment, line, finals, terminated=bool(terminated), truncated=bool(truncated))
 
     def _end_open(self, segment: SegmentWriter, line: bytes, final: Mapping[str, Any] | None, **flags: bool) -> int:
@@ -228,10 +296,19 @@ class Writer(BaseWriter):
             place = segment.end_episode(metadata=line, final=final, **flags)
         self._pieces.clear()
         self._has_gap = False
+        if self._samples is not None:
+            self._samples.clear()
         if self._limits[0] and self._gate is not None:
             self._gate.count_ends(1)
         self._roll(segment)
         return place
+
+    def _extend_last(self, segment: SegmentWriter, rest: Mapping[str, list[Any]]) -> None:
+        """Store samples that came after the last step of the open episode with its row."""
+        with self._left_if_failed(segment):
+            segment.extend_last({name: values for name, (values,) in rest.items() if len(values)})
+        if self._samples is not None:
+            self._samples.extended()
 
     def add_episode(
         self,
@@ -247,8 +324,9 @@ class Writer(BaseWriter):
 
         Args:
             columns: name to an array [T, *shape] or a list of T values; where rows are encoded already, to what gives
-                them: `EncodedRows`, a ``VideoFile``. Features with ``final=True`` may have T + 1, all of them or none:
-                the last one is the observation after the last action.
+                them: `EncodedRows`, a ``VideoFile``; of a feature with a rate to its `Samples`. Features with
+                ``final=True`` may have T + 1, all of them or none: the last one is the observation after the last
+                action.
             terminated: see `end_episode`.
             truncated: see `end_episode`.
             final: see `end_episode`; instead of columns of T + 1.
@@ -261,6 +339,9 @@ class Writer(BaseWriter):
             StepError: as for `append`; an episode is open; T is 0; or lengths that do not fit; nothing was written.
         """
         line = encode_metadata(metadata)
+        check_mapping(columns)
+        if self._store.schema is not None and self._store.schema.rated:
+            columns = rows_of_episode(self._store.schema, self._store.fps, dict(flatten(columns)))
         segment, accepted, count = self._accept_episodes(columns, finals=True)
         if count == 0:
             raise StepError("an episode needs at least one step, got columns of 0 steps.")
@@ -294,6 +375,9 @@ class Writer(BaseWriter):
         Raises:
             StepError: as for `add_episode`; nothing was written.
         """
+        if self._store.schema is not None and self._store.schema.rated:
+            names = ", ".join(map(repr, self._store.schema.rated))
+            raise StepError(f"feature {names} has a rate, and episodes of one step have no clock. Use add_episode.")
         segment, accepted, count = self._accept_episodes(columns, finals=False)
         if count == 0:
             raise StepError("got columns of 0 values. Give a value for each episode, at least one.")
@@ -319,6 +403,8 @@ class Writer(BaseWriter):
         if segment is not None and segment.has_open_episode:
             with self._left_if_failed(segment):
                 segment.end_episode(metadata=encode_metadata({}), discarded=True)
+        if self._samples is not None:
+            self._samples.clear()
         self._has_gap = False
         if self._pieces:
             add_deleted(str(self._store.path), np.array(self._pieces, np.int64))
@@ -334,6 +420,7 @@ class Writer(BaseWriter):
         segment, self._segment = self._segment, None
         if segment is not None:
             try:
+                self._store_rest(segment)
                 _interrupt(segment)
             except BaseException:
                 if segment.is_failed:
@@ -343,6 +430,22 @@ class Writer(BaseWriter):
                     segment.close().close()
                 raise
             self._seals.add(segment)
+
+    def _store_rest(self, segment: SegmentWriter) -> None:
+        """Store the samples of an episode that is left open, but for those after its end."""
+        if self._samples is None or not self._samples:
+            return
+        num_after, names = 0, self._samples.names
+        if segment.has_open_episode:
+            rest, num_after = self._samples.rest(segment.carry_on[0], is_cut=True)
+            self._extend_last(segment, rest)
+        if num_after or not segment.has_open_episode:
+            warnings.warn(
+                f"{self._store.path}: samples of {names} lie after the last step of the episode and are left out. "
+                "Append the steps that follow them before the writer is closed.",
+                LeftOutWarning,
+                stacklevel=4,
+            )
 
     def _release(self) -> None:
         if self._key is not None:
@@ -424,7 +527,7 @@ class Writer(BaseWriter):
 
     def _accept_episodes(self, columns: Mapping[str, Any], *, finals: bool) -> tuple[SegmentWriter, list[Any], int]:
         """Return the segment to write whole episodes to, their accepted columns, and the number of steps."""
-        if self._has_gap or (self._segment is not None and self._segment.has_open_episode):
+        if self._has_gap or (self._segment is not None and self._segment.has_open_episode) or self._samples:
             raise StepError("an episode is open. Call end_episode or discard_episode first.")
         check_mapping(columns)
         columns = dict(flatten(columns))
@@ -433,10 +536,14 @@ class Writer(BaseWriter):
 
     def _bind(self, schema: Schema) -> None:
         if self._schema is not schema:
+            sampled = {*schema.rated, *schema.rated.values()}
             self._checks = [
                 (name, feature.np_dtype, feature.shape if not feature.is_ragged else None, acceptor(name, feature))
                 for name, feature in schema.items()
+                if name not in sampled
             ]
+            if sampled and self._samples is None:
+                self._samples = PendingSamples(schema, self._store.fps)
             # last: interrupted before, it is done again
             self._schema = schema
 
@@ -444,7 +551,8 @@ class Writer(BaseWriter):
         """Append a step with nested mappings, or say what is wrong with its names."""
         assert self._schema is not None
         flat = dict(flatten(step))
-        if flat.keys() != self._schema.keys():
+        names = {name for name, *_ in self._checks}
+        if flat.keys() != names:
             raise missing_features_error(self._schema, flat)
         if any(isinstance(value, Mapping) for value in step.values()):
             return self.append(flat)
@@ -453,6 +561,8 @@ class Writer(BaseWriter):
     def _plain_columns(self, columns: Mapping[str, Any]) -> list[Any] | None:
         """Return columns of one length that need no conversion, in the schema's order; None when one needs it."""
         # The common case, at the cost of one look a column.
+        if self._samples is not None:
+            return None
         accepted = []
         for name, dtype, shape, _ in self._checks:
             values = columns.get(name)
@@ -470,6 +580,8 @@ class Writer(BaseWriter):
     def _leave_gap(self, segment: SegmentWriter, first: list[Any]) -> int:
         """Drop steps: end what is there of the open episode, with the values of the first one as its final row."""
         self._has_gap = True
+        if self._samples is not None:
+            self._samples.clear()
         if segment.has_open_episode:
             values = dict(zip(segment.schema, first, strict=True))
             final = {name: values[name] for name in segment.schema.final_names}

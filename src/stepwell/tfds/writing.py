@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from stepwell.errors import EpisodeNotFoundError, SchemaError, StepwellError, WorkerError
 from stepwell.files.addresses import local_path
-from stepwell.formats.source_episodes import SourceEpisode, as_view, episodes_of, schema_of
+from stepwell.formats.source_episodes import SourceEpisode, as_view, episodes_of, refuse_rates, schema_of
 from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, Executor, Workers, run_chunks
 from stepwell.schema import Schema
 from stepwell.sizes import parse_bytes
@@ -86,7 +86,7 @@ def steps_of(
     views: Mapping[str, View], features: Collection[str] | None, labels: Names | None, **choices: Any
 ) -> tuple[StepColumn, ...]:
     """Return the columns of steps, which all splits have; see `step_columns`."""
-    first, *others = (_chosen(schema_of(view), features) for view in views.values())
+    first, *others = (refuse_rates(_chosen(schema_of(view), features), "TFDS") for view in views.values())
     for split, schema in zip(list(views)[1:], others, strict=True):
         if schema != first:
             raise SchemaError(f"split {split!r} has other features than those before it. Choose equal ones: features=.")

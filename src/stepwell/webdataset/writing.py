@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from stepwell.errors import FeatureNotFoundError, SchemaError, StepwellError
 from stepwell.files.addresses import local_path
-from stepwell.formats.source_episodes import SourceEpisode, as_view, episodes_of, schema_of
+from stepwell.formats.source_episodes import SourceEpisode, as_view, episodes_of, refuse_rates, schema_of
 from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, Executor, run_chunks
 from stepwell.schema import Schema
 from stepwell.sizes import parse_bytes
@@ -89,7 +89,7 @@ class StepSamples:
     """The steps of a view as samples."""
 
     def __init__(self, view: View, names: str, features: Collection[str] | None, rename: Mapping[str, str]) -> None:
-        schema = _chosen(schema_of(view), features)
+        schema = refuse_rates(_chosen(schema_of(view), features), "WebDataset")
         self._episodes, self._names, self._has_keys = _Episodes(view), names, KEY in schema
         self._forms = make_forms(schema, rename, (KEY,))
         _key_of(names, 0, 0, 0)
@@ -130,7 +130,7 @@ class EpisodeSamples:
     def __init__(self, view: View, names: str, features: Collection[str] | None, rename: Mapping[str, str]) -> None:
         if rename:
             raise StepwellError('rename= is for samples="steps": in shards of episodes features keep their names.')
-        schema = _chosen(schema_of(view), features)
+        schema = refuse_rates(_chosen(schema_of(view), features), "WebDataset")
         self._episodes, self._names = _Episodes(view), names
         self._forms = [episode_form(name, feature) for name, feature in schema.items()]
         self._told = {form.name: form.written.to_json() for form in self._forms}

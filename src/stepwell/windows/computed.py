@@ -172,6 +172,11 @@ class ComputedWindows:
         if values.base is None:
             out[...] = values.reshape(-1)
 
+    def steps_of(self, places: Int64s, parts: Sequence[Int64s]) -> tuple[Int64s, npt.NDArray[np.float64]]:
+        """Return the number of each place's step in its episode, int64 [n], and its steps a second, float64 [n]."""
+        steps = np.ascontiguousarray(self._at_rows("step_index", parts, places[ROW]), np.int64)
+        return steps, self._rates(places[SEGMENT])
+
     def _at_rows(self, name: str, parts: Sequence[Int64s], rows: Int64s) -> npt.NDArray[Any]:
         """Return a column at one row of each place, [n]."""
         return np.ascontiguousarray(self._sources.compute(name, parts, rows[:, None])[:, 0])

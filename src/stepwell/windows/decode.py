@@ -19,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import Codec, Decoder, make_codec
-from stepwell.errors import DecodeError, LoaderError, WindowError
+from stepwell.errors import CorruptSegmentError, DecodeError, LoaderError, WindowError
 from stepwell.kernels.places import SEGMENT
 from stepwell.store.decode import RowError, StoredRows, decode_rows
 from stepwell.windows.computed import ComputedWindows, window_rows
 from stepwell.windows.fields import FieldSource, ResolvedField
 from stepwell.windows.maps import MappedColumn, MapTable, SegmentMaps
 from stepwell.windows.plans import Reach, Routes, column_of, row_at
+from stepwell.windows.rated import RatedWindows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -254,16 +255,18 @@ class Filler:
 
     # Thread-safe: decoded rows live in the batch.
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         sources: JoinedSources,
         maps: SegmentMaps,
         columns: Sequence[Reach],
         decoders: Mapping[str, ColumnDecoder],
         fields: Mapping[str, ResolvedField],
+        slots: Mapping[str, int],
     ) -> None:
         self._sources, self._maps, self._columns, self.decoders = sources, maps, tuple(columns), decoders
         self._computed = ComputedWindows(sources)
+        self._rated = RatedWindows(sources, maps, slots)
         self._fields = fields
         self._keys = [key for each in fields.values() for key in each.keys]
 
@@ -351,6 +354,9 @@ class Filler:
             places = batch.at(field.field.at)
             self._computed.write(source.name, field, places, batch.parts, out, mask, has_marks)
             return
+        if source.kind == "rated":
+            self._fill_rated(field, source, out, batch, mask, has_marks)
+            return
         key = field.field.at, source.is_final, field.pad == "zero", field.offsets.tobytes()
         if key not in batch.windows:
             batch.windows[key] = self._windows(field, source, batch)
@@ -368,6 +374,26 @@ class Filler:
             column.read(cells, out, batch.decoded.setdefault(source.name, {}), source.decoder, draws)
         except RowError as error:
             raise self.error(field, source, cells, error) from error.cause
+
+    def _fill_rated(  # noqa: PLR0917
+        self,
+        field: ResolvedField,
+        source: FieldSource,
+        out: npt.NDArray[Any],
+        batch: PlaceBatch,
+        mask: npt.NDArray[np.bool_] | None,
+        has_marks: bool,
+    ) -> None:
+        """Write the samples that windows show."""
+        places = batch.at(field.field.at)
+        steps, rates = self._computed.steps_of(places, batch.parts)
+        try:
+            is_pad = self._rated.write(field, source, batch, steps, rates, out)
+        except CorruptSegmentError as error:
+            raise LoaderError(f"field {field.key!r}: {error}") from error
+        if mask is not None:
+            mask = mask.reshape(is_pad.shape)
+            np.logical_or(mask, is_pad, out=mask) if has_marks else np.copyto(mask, is_pad)
 
     def _windows(
         self, field: ResolvedField, source: FieldSource, batch: PlaceBatch

@@ -28,9 +28,11 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.alignment import METHODS
 from stepwell.codecs import Decoder, codec_class
 from stepwell.errors import FeatureNotFoundError, SchemaError, WindowError, did_you_mean
-from stepwell.schema import Feature, Schema
+from stepwell.schema import MAX_RATE, Feature, Schema, times_name
+from stepwell.windows.rated import Clocked, clocked, merged, span_indices
 
 __all__ = [
     "VIRTUAL_DTYPES",
@@ -53,7 +55,7 @@ PADS = ("edge", "zero", "drop")
 PLACES = ("anchor", "future", "final", "episode")
 COMBINES = ("stack", "concat")
 MAX_OFFSET = 1 << 31
-Kind = Literal["raw", "encoded", "converted", "ragged", "virtual"]
+Kind = Literal["raw", "encoded", "converted", "ragged", "rated", "virtual"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,13 @@ class Field:
             candidates for hindsight goals. (least, most) draws from the rows that lie so many steps after the anchor
             and in the episode; most None: to its last row. All fields of a batch with the same ``at`` are placed alike.
         tolerance_seconds: how far ``seconds`` may lie from a step.
+        span: (begin, end) in seconds from the anchor, instead of ``offsets``: of a feature with a rate its samples,
+            round((end - begin) * rate) of them, which follow each other and of which that before the anchor's time is
+            number 0; of other features the steps in it, but for one at its begin.
+        rate: of a feature with a rate: so many points a second in the span, instead of the samples as they are.
+        align: of a feature with a rate, what a point in time shows: "hold" (default), the last sample at or before it;
+            the "nearest" one; "linear", between the two around it. Points are those of ``rate``, ``seconds``, or of
+            the steps that ``offsets`` name.
 
     Raises:
         WindowError: arguments that contradict each other or are out of range.
@@ -94,6 +103,8 @@ class Field:
         (2,)
         >>> Field("action", seconds=[0.0, 0.1, 0.2]).window_shape
         (3,)
+        >>> Field("tactile", span=(-0.1, 0), rate=50, align="linear")
+        Field('tactile', span=(-0.1, 0.0), rate=50, align='linear')
 
     Notes:
         An immutable value: printable, comparable, picklable when its transforms are.
@@ -108,6 +119,9 @@ class Field:
     decoder: Decoder | None = None
     at: At = "anchor"
     tolerance_seconds: float = 1e-4
+    span: tuple[float, float] | None = None
+    rate: float | None = None
+    align: str | None = None
 
     def __post_init__(self) -> None:
         set_value = object.__setattr__
@@ -115,12 +129,14 @@ class Field:
             set_value(self, "source", tuple(self.source))
         if not self.sources or not all(isinstance(name, str) and name for name in self.sources):
             raise WindowError(f"source {self.source!r} is neither a feature's name nor a tuple of names.")
-        if self.offsets is not None and self.seconds is not None:
-            raise WindowError("offsets and seconds were both given. Give one of them.")
+        if sum(given is not None for given in (self.offsets, self.seconds, self.span)) > 1:
+            raise WindowError("more than one of offsets, seconds and span was given. Give one of them.")
         if self.offsets is not None:
             set_value(self, "offsets", _nested(self.offsets, _as_step, "offsets"))
         if self.seconds is not None:
             set_value(self, "seconds", _nested(self.seconds, _as_seconds, "seconds"))
+        if self.span is not None:
+            set_value(self, "span", _as_span(self.span))
         if isinstance(self.transform, Iterable) and not callable(self.transform):
             set_value(self, "transform", tuple(self.transform))
         self._check_choices()
@@ -146,6 +162,12 @@ class Field:
             raise WindowError(
                 f"at={self.at!r} with pad='drop': only windows at the anchor can decide what an anchor is."
             )
+        if self.rate is not None and (self.span is None or not 0 < _as_seconds(self.rate) < MAX_RATE):
+            raise WindowError(
+                f"rate={self.rate}: points a second of a span, more than 0. Give it with span=(begin, end)."
+            )
+        if self.align is not None and self.align not in METHODS:
+            raise WindowError(f"align={self.align!r} is not one of {', '.join(METHODS)}.")
         if not self.tolerance_seconds >= 0:
             raise WindowError(f"tolerance_seconds={self.tolerance_seconds} is not 0 or more.")
 
@@ -161,7 +183,9 @@ class Field:
 
     @property
     def window_shape(self) -> tuple[int, ...]:
-        """The shape of the offsets; () without a time axis."""
+        """The shape of the offsets; () without a time axis. That of a span follows from the feature's rate."""
+        if self.span is not None:
+            raise WindowError(f"the length of span={self.span} follows from a rate: see the resolved field.")
         given = self.offsets if self.seconds is None else self.seconds
         return () if given is None else cast(tuple[int, ...], np.shape(given))
 
@@ -178,6 +202,10 @@ class Field:
             >>> Field("action", seconds=[-0.1, 0.0, 0.1]).step_offsets(fps=10)
             (-1, 0, 1)
         """
+        if self.span is not None:
+            if not fps:
+                raise WindowError("a span needs the store's fps, and it has none. Give offsets in steps.")
+            return tuple(span_indices(self.span, fps))
         if self.seconds is None:
             return tuple(np.ravel(0 if self.offsets is None else self.offsets).tolist())
         if not fps:
@@ -206,6 +234,9 @@ class Field:
             ("decoder", None),
             ("at", "anchor"),
             ("tolerance_seconds", 1e-4),
+            ("span", None),
+            ("rate", None),
+            ("align", None),
         ):
             value = getattr(self, name)
             if value != default:
@@ -290,6 +321,17 @@ def _as_seconds(value: Any) -> float:
     return float(value)
 
 
+def _as_span(value: Any) -> tuple[float, float]:
+    try:
+        begin, end = value
+    except (TypeError, ValueError):
+        raise WindowError(f"span {value!r} is not (begin, end) in seconds from the anchor, e.g. (-0.1, 0.0).") from None
+    span = _as_seconds(begin), _as_seconds(end)
+    if span[0] >= span[1]:
+        raise WindowError(f"span={span} ends before it begins. Give (begin, end), e.g. (-0.1, 0.0).")
+    return span
+
+
 def _nested(value: Any, convert: Callable[[Any], Any], name: str) -> Any:
     """Return a number or nested sequences of numbers as a number or nested tuples, all of one length at each level."""
     if isinstance(value, np.ndarray):
@@ -324,7 +366,7 @@ class FieldSource:
 
     name: str  # of the feature, or of the virtual source
     # "raw" rows, "encoded" rows of a fixed decoded shape, rows "converted" by a decoder (of fixed shape or images of
-    # any size), "ragged" ones, or "virtual"
+    # any size), "ragged" ones, "rated" samples with a clock of their own, or "virtual"
     kind: Kind
     dtype: np.dtype[Any]  # of an element that comes out
     shape: tuple[int | None, ...]  # of one step that comes out; (None, ...) when ragged
@@ -333,6 +375,8 @@ class FieldSource:
     is_sequential: bool = False  # whether rows must be decoded from a sync row on, in any store
     decoder: Decoder | None = None  # of the field
     is_of_one_shape: bool = True  # whether all rows, in all stores, have one shape before the decoder
+    rate: float | None = None  # of "rated" samples, a second
+    times: str | None = None  # of "rated" samples, the column of their times
 
     @property
     def is_drawn(self) -> bool:
@@ -342,7 +386,7 @@ class FieldSource:
     @property
     def is_holdable(self) -> bool:
         """Whether rows can be held of which every window takes what it shows."""
-        return self.kind != "ragged" and (self.is_of_one_shape or not self.is_drawn)
+        return self.kind not in {"ragged", "rated"} and (self.is_of_one_shape or not self.is_drawn)
 
     @property
     def row_bytes(self) -> int:
@@ -361,6 +405,7 @@ class ResolvedField:
         offsets: int64 [K], steps from the anchor, the window flattened.
         step_shape: of one step of the output; (None, ...) when ragged.
         dtype: of the output; object when ragged.
+        clock: of features with a rate, which samples are shown.
 
     Attributes:
         window_shape: shape of the offsets, () without a time axis.
@@ -378,6 +423,7 @@ class ResolvedField:
     offsets: npt.NDArray[np.int64]
     step_shape: tuple[int | None, ...]
     dtype: np.dtype[Any]
+    clock: Clocked | None = None
     # read for every batch
     window_shape: tuple[int, ...] = dataclass_field(init=False)
     pad: str = dataclass_field(init=False)
@@ -389,12 +435,14 @@ class ResolvedField:
 
     def __post_init__(self) -> None:
         set_value = object.__setattr__
-        set_value(self, "window_shape", self.field.window_shape)
+        is_span = self.field.span is not None
+        set_value(self, "window_shape", (len(self.offsets),) if is_span else self.field.window_shape)
         set_value(self, "pad", self.field.pad)
         set_value(self, "is_ragged", self.sources[0].kind == "ragged")
-        is_step = self.window_shape == () and int(self.offsets[0]) == 0
+        is_step = self.window_shape == () and int(self.offsets[0]) == 0 and self.clock is None
         is_computed = len(self.sources) == 1 and self.sources[0].kind == "virtual"
-        set_value(self, "has_mask", self.pad != "drop" and not is_step)
+        # a sensor may be silent in mid-episode
+        set_value(self, "has_mask", (self.pad != "drop" or self.clock is not None) and not is_step)
         set_value(self, "is_step", is_step and self.field.at == "anchor")
         set_value(self, "is_computed", is_computed and self.field.at == "anchor")
         set_value(self, "keys", (self.key, self.mask_key) if self.has_mask else (self.key,))
@@ -407,12 +455,12 @@ class ResolvedField:
     @property
     def min_offset(self) -> int:
         """The earliest step of the window."""
-        return int(self.offsets.min())
+        return int(self.offsets.min()) if self.clock is None else self.clock.reach[0]
 
     @property
     def max_offset(self) -> int:
         """The latest step of the window."""
-        return int(self.offsets.max())
+        return int(self.offsets.max()) if self.clock is None else self.clock.reach[1]
 
     @property
     def is_held(self) -> bool:
@@ -422,7 +470,7 @@ class ResolvedField:
     @property
     def is_encoded(self) -> bool:
         """Whether a row must be decoded."""
-        return any(source.kind in {"encoded", "converted", "ragged"} for source in self.sources)
+        return any(source.kind in {"encoded", "converted", "ragged", "rated"} for source in self.sources)
 
     @property
     def mask_key(self) -> str:
@@ -449,15 +497,33 @@ def resolve(field: Field, key: str, schema: Schema, fps: float | None) -> Resolv
         FeatureNotFoundError: no such feature and no such virtual source.
     """
     try:
-        sources = tuple(_source(name, schema, fps, field.decoder) for name in field.sources)
-        offsets = np.array(field.step_offsets(fps), dtype=np.int64)
+        sources = tuple(_source(name, schema, fps, field) for name in field.sources)
+        clock = _clock(field, sources, fps)
+        offsets = np.array(field.step_offsets(fps), dtype=np.int64) if clock is None else clock.offsets
         step_shape = _step_shape(field, sources)
     except FeatureNotFoundError as error:
         raise FeatureNotFoundError(f"field {key!r}: {error}") from None
     except WindowError as error:
         raise WindowError(f"field {key!r}: {error}") from None
     dtype = np.dtype(object) if sources[0].kind == "ragged" else sources[0].dtype
-    return ResolvedField(key, field, sources, offsets, step_shape, dtype)
+    return ResolvedField(key, field, sources, offsets, step_shape, dtype, clock)
+
+
+def _clock(field: Field, sources: Sequence[FieldSource], fps: float | None) -> Clocked | None:
+    """Return which samples a field of features with a rate shows; None of others."""
+    rates = {source.rate for source in sources}
+    if rates == {None}:
+        if field.rate is not None or field.align is not None:
+            raise WindowError(
+                f"rate and align are for features with a rate, and {field.source!r} has a value a step. "
+                "Give offsets, seconds or span alone."
+            )
+        return None
+    if len(rates) > 1:
+        raise WindowError(f"features of different rates {field.sources} cannot be combined. Use a field for each.")
+    (rate,) = rates
+    assert rate is not None
+    return clocked(field, rate, fps)
 
 
 def resolve_all(field: Field, key: str, stores: Sequence[tuple[Schema, float | None]]) -> ResolvedField:
@@ -465,7 +531,9 @@ def resolve_all(field: Field, key: str, stores: Sequence[tuple[Schema, float | N
     each = [resolve(field, key, schema, fps) for schema, fps in stores]
     first = each[0]
     for other in each[1:]:
-        if not np.array_equal(first.offsets, other.offsets):
+        if (first.clock is None) != (other.clock is None):
+            raise WindowError(f"field {key!r}: it has a rate in some of the stores only, and a value a step in others.")
+        if first.clock is None and not np.array_equal(first.offsets, other.offsets):
             raise WindowError(f"field {key!r}: its seconds are different steps in the stores, whose fps differ.")
         for a, b in zip(first.sources, other.sources, strict=True):
             if (a.dtype, a.shape, a.is_final, a.feature is None) != (b.dtype, b.shape, b.is_final, b.feature is None):
@@ -474,7 +542,13 @@ def resolve_all(field: Field, key: str, stores: Sequence[tuple[Schema, float | N
                     f"{_advice(a)}"
                 )
     sources = tuple(_merged([one.sources[i] for one in each]) for i in range(len(first.sources)))
-    return ResolvedField(key, field, sources, first.offsets, first.step_shape, first.dtype)
+    clocks = [one.clock for one in each if one.clock is not None]
+    try:
+        clock = merged(clocks, [one.sources[0].rate for one in each]) if len(clocks) > 1 else first.clock
+    except WindowError as error:
+        raise WindowError(f"field {key!r}: {error}") from None
+    offsets = first.offsets if clock is None else clock.offsets
+    return ResolvedField(key, field, sources, offsets, first.step_shape, first.dtype, clock)
 
 
 def resolve_fields(fields: Mapping[str, Any] | None, stores: Sequence[Any]) -> dict[str, ResolvedField]:
@@ -498,7 +572,11 @@ def schema_of(store: Any) -> Schema:
     return schema
 
 
-def _source(name: str, schema: Schema, fps: float | None, decoder: Decoder | None) -> FieldSource:
+def _source(name: str, schema: Schema, fps: float | None, field: Field) -> FieldSource:
+    decoder = field.decoder
+    rated = schema.rated_of(name)
+    if rated is not None:
+        return _rated(name, rated, schema, field)
     if name in schema:
         feature = schema[name]
         if decoder is not None:
@@ -516,6 +594,20 @@ def _source(name: str, schema: Schema, fps: float | None, decoder: Decoder | Non
     if name == "timestamp" and not fps:
         raise WindowError("'timestamp' needs the store's fps, and it has none. Use 'step_index'.")
     return FieldSource(name, "virtual", VIRTUAL_DTYPES[name], (), False, None)
+
+
+def _rated(name: str, rated: str, schema: Schema, field: Field) -> FieldSource:
+    if field.decoder is not None:
+        raise WindowError(f"{name!r} has a rate: its samples are stored as they are. Leave out the decoder.")
+    feature, dtype = schema[name], schema[name].np_dtype
+    if field.align == "linear":
+        if dtype.kind not in "iuf":
+            raise WindowError(
+                f"align='linear' of {name!r}, which is {dtype}. Allowed: numbers; else 'nearest' or 'hold'."
+            )
+        dtype = dtype if dtype.kind == "f" else np.dtype(np.float64)
+    rate, times = schema[rated].rate, times_name(rated)
+    return FieldSource(name, "rated", dtype, feature.sample_shape, False, feature, rate=rate, times=times)
 
 
 def _converted(name: str, feature: Feature, decoder: Decoder) -> FieldSource:

@@ -274,6 +274,15 @@ class SegmentMaps:
             self.table = table
             return table
 
+    def renewed(self, segments: npt.NDArray[np.int64]) -> MapTable:
+        """Return a table in which segments are mapped anew: their last rows became longer, as of `Samples`."""
+        with self._lock:
+            is_kept = self.table.is_mapped.copy()
+            is_kept[segments] = False
+            # kernels may be reading through the maps there were
+            self.table = self.table.only(np.flatnonzero(is_kept), len(self.table.num_rows))
+        return self.ensure(segments)
+
     def renew_lock(self) -> None:
         """Forget locks that another thread of the parent held at a fork."""
         self._lock = threading.Lock()

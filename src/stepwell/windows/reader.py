@@ -208,12 +208,12 @@ class PlaceReader:
             if column.name in encoded
         }
         self.is_raw = not any(self._needs_decoding(source) for each in resolved for source in each.sources)
-        self._filler = Filler(sources, self.maps, self.columns, self.decoders, fields)
+        self._filler = Filler(sources, self.maps, self.columns, self.decoders, fields, self.slots)
 
     def _needs_decoding(self, source: FieldSource) -> bool:
         if source.kind == "encoded":
             return not self.decoders[source.name].only_copies
-        return source.kind in {"converted", "ragged"}
+        return source.kind in {"converted", "ragged", "rated"}
 
     def num_bytes(self, num_anchors: int) -> int:
         """Return the bytes of memory that a batch of ``num_anchors`` takes."""
@@ -660,7 +660,8 @@ def _too_small(memory: npt.NDArray[np.uint8], layout: Layout) -> WindowError:
 
 
 def _columns_of(fields: list[ResolvedField], schemas: list[Schema]) -> list[MappedColumn]:
-    names = dict.fromkeys(source.name for each in fields for source in each.sources if source.kind != "virtual")
+    found = [source for each in fields for source in each.sources if source.kind != "virtual"]
+    names = dict.fromkeys([*(source.name for source in found), *(source.times for source in found if source.times)])
     return [MappedColumn(name, tuple(schema[name] for schema in schemas)) for name in names]
 
 

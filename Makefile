@@ -34,7 +34,7 @@ export PYTHONDONTWRITEBYTECODE =
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-interop test-interop-ready test-interop-formats test-interop-formats-ready \
 	test-interop-ffcv test-interop-ffcv-ready test-interop-ray test-interop-ray-ready \
-	test-interop-reverb test-interop-reverb-ready test-lowest check bench docs site site-ready clean
+	test-interop-reverb test-interop-reverb-ready test-lowest test-wheel check bench docs site site-ready clean
 
 help:
 	@echo "make demo    record 30 episodes of PushT, stream windows of them, draw a contact sheet (demo-output/)"
@@ -45,6 +45,7 @@ help:
 	@echo "make test-interop-ray       the same inside of Ray"
 	@echo "make test-interop-reverb    Reverb's data sets as TensorFlow's"
 	@echo "make test-lowest   the same in short, with the oldest release of each package that is allowed"
+	@echo "make test-wheel    README's quick start from a wheel, by each Python from 3.11 on that is there"
 	@echo "make check   ruff, ruff format, mypy"
 	@echo "make bench   run the benchmarks beside their rivals (benchmarks/results/)"
 	@echo "make docs    run the examples of README.md and docs/"
@@ -59,6 +60,9 @@ test: $(VENV)/.test
 
 test-lowest: $(LOWEST)/.ready
 	$(IN_MEMORY) NUMBA_CACHE_DIR=$(LOWEST)/numba $(LOWEST)/bin/python -m pytest $(SHARED) $(SMOKE)
+
+test-wheel: $(VENV)/.pip
+	$(PY) tests/wheel_quick_start.py
 
 test-interop: test-interop-ready
 	HF_HUB_OFFLINE=1 $(INTEROP)/v30/bin/python -m pytest -n 0 tests/interop tests/lerobot/test_hf_rows.py \

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from stepwell.errors import StepwellError
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.marks import MARK_VALUES
+from stepwell.windows.conditions import Condition, facts_of
 
 __all__ = ["ENDS", "MAX_PAGE", "SORTS", "choose_episodes", "end_of", "list_episodes"]
 
@@ -70,12 +71,12 @@ def choose_episodes(
         table: of a store.
         end: one of ENDS, or "" for all.
         min_length: steps.
-        where: ``key=value`` of the metadata, several with commas between them: values that are no text as JSON has
-            them; of a list any item.
+        where: a condition on metadata, length and end, see `Condition`; "" for all.
         mark: one of MARK_VALUES, "none" for episodes without one, or "" for all.
 
     Raises:
         StepwellError: an argument is none of those.
+        WindowError: a condition that cannot be parsed.
     """
     if mark not in ("", "none", *MARK_VALUES):
         raise StepwellError(f"mark={mark!r}. Allowed: {', '.join(MARK_VALUES)}, none, or nothing for all.")
@@ -85,31 +86,18 @@ def choose_episodes(
     if end:
         passing &= getattr(table, end)
     chosen: npt.NDArray[np.int64] = np.flatnonzero(passing)
-    conditions = [_condition(each) for each in where.split(",") if each.strip()]
-    if not conditions and not mark:
+    condition = Condition(where) if where.strip() else None
+    if condition is None and not mark:
         return chosen
+    names = {"mark"} if mark else set()
+    if condition is not None:
+        names |= condition.names
     wanted = "" if mark == "none" else mark
 
-    def passes(metadata: dict[str, Any]) -> bool:
-        return (not mark or metadata.get("mark", "") == wanted) and _holds(conditions, metadata)
+    def passes(facts: dict[str, Any]) -> bool:
+        return (not mark or facts.get("mark", "") == wanted) and (condition is None or condition(facts))
 
-    return np.array([i for i in chosen.tolist() if passes(table.metadata(i))], np.int64)
-
-
-def _condition(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise StepwellError(f"metadata {text.strip()!r}. Allowed: key=value, several with commas between them.")
-    return key.strip(), value.strip()
-
-
-def _holds(conditions: list[tuple[str, str]], metadata: dict[str, Any]) -> bool:
-    return all(key in metadata and value in _texts(metadata[key]) for key, value in conditions)
-
-
-def _texts(value: Any) -> list[str]:
-    items = [value, *value] if isinstance(value, list) else [value]
-    return [each if isinstance(each, str) else json.dumps(each, default=str, ensure_ascii=False) for each in items]
+    return np.array([i for i in chosen.tolist() if passes(facts_of(table, i, names))], np.int64)
 
 
 def _describe(table: EpisodeTable, index: int) -> dict[str, Any]:

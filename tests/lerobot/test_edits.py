@@ -343,6 +343,14 @@ def test_subtasks_keep_their_texts_also_where_datasets_number_them_otherwise(tmp
     rows = [each["subtask_index"].tolist() for each in contents(tmp_path / "both")]
     assert rows == [[0, 1, 0, 1]] * 3 + [[2, 0, 2, 0]] * 3
     assert faults(tmp_path / "both") == set()
+    with create(
+        tmp_path / "none.well", {"subtask_index": number}, fps=10, metadata={"lerobot": {"subtasks": ["a"]}}
+    ) as store:
+        with store.writer() as writer:
+            writer.add_episode({"subtask_index": [0, -1, -7]}, task="T")
+        write_dataset(store, tmp_path / "none")
+    edits.merge([root, tmp_path / "none"], tmp_path / "with_none")
+    assert contents(tmp_path / "with_none")[-1]["subtask_index"].tolist() == [2, -1, -7]
     (tmp_path / "other/meta/subtasks.parquet").unlink()
     with pytest.raises(SchemaError, match=r"no meta/subtasks.parquet"):
         edits.merge([root, tmp_path / "other"], tmp_path / "neither")

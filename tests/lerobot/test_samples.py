@@ -9,7 +9,7 @@ import pytest
 
 import stepwell
 from stepwell.errors import SchemaError, StepwellError
-from stepwell.lerobot import write_dataset
+from stepwell.lerobot import edits, write_dataset
 from tests.helpers.rated import Recorded, make
 
 pytest.importorskip("pyarrow")
@@ -79,6 +79,21 @@ def test_a_dataset_with_rates_is_appended_to_where_it_has_room(store, tmp_path):
     crowd = make(f"{tmp_path}/many.well", [Recorded(2, np.ones((40, 2), np.float32), many, False)], FPS, RATE)
     with pytest.raises(SchemaError, match="to be appended"):
         write_dataset(crowd, tmp_path / "set", task="touch", rename={"tactile": "touch"}, append=True)
+
+
+def test_samples_of_another_rate_are_not_put_to_those_of_a_dataset(store, tmp_path):
+    write_dataset(store, tmp_path / "set", task="touch")
+    before = {path: path.read_bytes() for path in (tmp_path / "set").rglob("*") if path.is_file()}
+    slow = make(f"{tmp_path}/slow.well", RECORDED, FPS, RATE / 2)
+    with pytest.raises(SchemaError, match=r"at 47 Hz, and what is to be appended has them at 23\.5 Hz"):
+        write_dataset(slow, tmp_path / "set", task="touch", append=True)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "set").rglob("*") if path.is_file()}
+    write_dataset(slow, tmp_path / "slow", task="touch")
+    with pytest.raises(SchemaError, match=r"slow has them at 23\.5 Hz"):
+        edits.merge([tmp_path / "set", tmp_path / "slow"], tmp_path / "both")
+    edits.merge([tmp_path / "set", tmp_path / "set"], tmp_path / "both")
+    stepwell.convert(str(tmp_path / "both"), tmp_path / "b.well", workers=1)
+    assert_same(stepwell.open(tmp_path / "b.well"), RECORDED * 2)
 
 
 def test_another_clock_is_refused(store, tmp_path):

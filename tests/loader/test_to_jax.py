@@ -293,6 +293,7 @@ def test_transforms_see_numpy(store: Store) -> None:
         ({"sharding": {"number": 3}}, "an? int as sharding of 'number'"),
         ({"device": ":1"}, "Allowed"),
         ({"device": "cpu:x"}, "Allowed"),
+        ({"device": 0}, "Allowed"),
         ({"device": "cpu", "sharding": {}}, "Give one"),
     ],
 )

@@ -61,6 +61,36 @@ def test_equal_seeds_give_equal_batches(store, sampler, threads):
                     far.update_priorities(other, priorities)
 
 
+@pytest.mark.parametrize("local", [True, False])
+def test_windows_of_samples_and_of_seconds_come_as_they_are_near(tmp_path, local):
+    schema = {"arm": Array(2), "tactile": Array(3, "float32", rate=150)}
+    fields = {
+        "span": Field("tactile", span=(-0.1, 0.0)),
+        "times": Field("tactile_time", span=(-0.1, 0.05), pad="zero"),
+        "even": Field("tactile", span=(-0.1, 0.0), rate=40, align="linear"),
+        "points": Field("tactile", seconds=[-0.05, 0.0], align="nearest"),
+        "now": "tactile",
+        "arm": Field("arm", span=(-0.1, 0.0)),
+        "arm_seconds": Field("arm", seconds=[-0.1, 0.0]),
+    }
+    rng = np.random.default_rng(0)
+    with stepwell.create(tmp_path / "touch.well", schema, fps=30) as store:
+        with store.writer() as writer:
+            for _ in range(3):
+                times = np.cumsum(rng.uniform(0.001, 0.012, 100))
+                samples = stepwell.Samples(rng.random((100, 3), np.float32), times)
+                writer.add_episode({"arm": rng.random((30, 2), np.float32), "tactile": samples})
+        pattern = stepwell.replay.Pattern(1, ahead=2)
+        near = ReplayLoader(Table(store, seed=7, pattern=pattern), fields, batch_size=16, seed=3)
+        with Server(Table(store, seed=7, pattern=pattern)) as server, Client(server.address) as client:
+            with client.loader(fields, batch_size=16, seed=3, in_flight=1, local=local) as far:
+                for _ in range(5):
+                    one, other = next(near), next(far)
+                    assert set(one) == set(other)
+                    for key in one:
+                        np.testing.assert_array_equal(one[key], other[key], err_msg=key)
+
+
 def test_tensors_nests_and_columns_come_as_asked(store):
     torch = pytest.importorskip("torch")
     fill(store)

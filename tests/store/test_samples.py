@@ -215,12 +215,32 @@ def test_an_end_that_failed_and_is_tried_again_stores_samples_once(tmp_path, mon
     assert store[0]["tactile"].times.tolist() == [0.05, 0.07]
 
 
+def add_rows(writer, counts, time_counts, times=None):
+    """Add an episode whose samples come as rows of its steps."""
+    times = np.arange(sum(time_counts)) / RATE if times is None else np.array(times)
+    rows = [np.zeros((count, 2), np.float32) for count in counts]
+    steps = list(range(len(counts)))
+    at = np.split(times, np.cumsum(time_counts)[:-1])
+    writer.add_episode({"step": steps, "action": steps, "tactile": rows, "tactile_time": at})
+
+
+def test_samples_come_as_rows_of_steps(tmp_path):
+    store = stepwell.create(tmp_path / "a.well", schema_of(RATE), fps=FPS)
+    with store.writer() as writer:
+        add_rows(writer, [1, 2, 0], [1, 2, 0], [0.0, 0.02, 0.07])
+    assert store[0]["tactile"].times.tolist() == [0.0, 0.02, 0.07]
+
+
 @pytest.mark.parametrize(("call", "message"), [
     (lambda writer: writer.append(step=0, action=0, tactile=[0.0, 0.0]), "append_at"),
     (lambda writer: writer.append(step=0), "'action' is missing"),
     (lambda writer: writer.append_batch({"step": [0], "action": [0], "tactile": [[0.0, 0.0]]}), "append_at"),
     (lambda writer: writer.add_episode({"step": [0], "action": [0]}), "'tactile' is missing"),
     (lambda writer: writer.add_episode({"step": [0], "action": [0], "tactile": [[0.0, 0.0]]}), "Samples"),
+    (lambda writer: add_rows(writer, [2, 1], [2, 0]), "not as many"),
+    (lambda writer: add_rows(writer, [2, 1], [2, 1], [0.0, 0.0, 0.1]), "is not after the one before"),
+    (lambda writer: add_rows(writer, [2, 1], [2, 1], [0.0, np.nan, 0.1]), "Allowed: 0 or more"),
+    (lambda writer: writer.add_episode({"step": 3, "action": [0], "tactile": Samples(np.zeros((0, 2)))}), "got a int"),
     (lambda writer: writer.add_one_step_episodes({"step": [0], "action": [0]}), "has a rate"),
     (lambda writer: writer.end_episode(), "no steps"),
 ])  # fmt: skip

@@ -240,6 +240,8 @@ def test_a_ring_that_cuts_episodes_shows_the_same_windows(tmp_path):
     (lambda: Field("tactile", [0], span=(-1, 0)), "more than one"),
     (lambda: Field("tactile", rate=10), "Give it with span"),
     (lambda: Field("tactile", align="cubic"), "not one of"),
+    (lambda: Field("tactile", seconds=[1e300]), "at most 2,147,483,648 steps"),
+    (lambda: Field("tactile", span=(1e17, 1e17 + 32)), "at most 2,147,483,648 steps"),
 ])  # fmt: skip
 def test_a_field_that_cannot_be_says_why(store, field, message):
     with pytest.raises(WindowError, match=message):
@@ -257,6 +259,18 @@ def test_stores_of_other_rates_agree_on_points_only(store, tmp_path, recorded):
         Loader(View([store, other]), {"x": Field("tactile", span=(-0.2, 0))})
     batch = next(iter(Loader(View([store, other]), {"x": Field("tactile", span=(-0.2, 0), rate=15)}, batch_size=4)))
     assert batch["x"].shape == (4, 3, 2)
+
+
+@pytest.mark.parametrize("field", [Field("tactile", [-1, 0]), Field("tactile", span=(-0.2, 0), align="hold")])
+def test_points_that_are_other_times_in_each_store_are_refused(store, tmp_path, recorded, field):
+    # as many points in both: steps of other lengths, and rates that round alike
+    rate = store.schema["tactile"].rate
+    others = [Recorded(each.length, each.values[:0], each.times[:0], False) for each in recorded[:1]]
+    other = make(f"{tmp_path}/d.well", others, FPS * 2, rate * 1.005)
+    with pytest.raises(WindowError, match="other points in time"):
+        Loader(View([store, other]), {"x": field})
+    batch = next(iter(Loader(View([store, other]), {"x": Field("tactile", seconds=[-0.1, 0])}, batch_size=4)))
+    assert batch["x"].shape == (4, 2, 2)
 
 
 def test_integers_are_interpolated_as_floats(tmp_path):

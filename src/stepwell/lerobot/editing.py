@@ -325,7 +325,7 @@ class _Writing:
                 f"{path}: subtask_index {old.max()}, and {SUBTASKS_PATH} has {len(known)} texts. {VERIFY}"
             )
         new = np.array([self._edit.subtasks.index(text) for text in known] or [0], np.int64)
-        return np.where(old < 0, old, new[old])
+        return np.where(old < 0, old, new[np.maximum(old, 0)])
 
     def _retasked(
         self, dataset: Metadata, old: npt.NDArray[Any], number: int, path: Path

@@ -35,6 +35,7 @@ from stepwell.lerobot.info import INFO_PATH, FeatureInfo
 from stepwell.lerobot.meta_files import SUBTASK_INDEX, read_subtasks
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import place_file
+from stepwell.lerobot.samples import check_rates
 from stepwell.lerobot.staging import is_being_recorded
 from stepwell.lerobot.writing import write_dataset
 from stepwell.store.layout import built_directory, replaced_directory
@@ -294,6 +295,7 @@ def _check_alike(first: Metadata, other: Metadata) -> None:
                 f"{name!r} has depths that {other.root} means otherwise, {theirs}, than {first.root}, {mine}. "
                 "Datasets are merged that have the same codes and units."
             )
+    check_rates(first.info.features, other.info.features, str(other.root))
 
 
 def _merged_subtasks(datasets: Sequence[Metadata]) -> list[str]:

@@ -25,7 +25,15 @@ from stepwell.store.samples import Samples, read_samples
 if TYPE_CHECKING:
     from stepwell.lerobot.schema_mapping import Column
 
-__all__ = ["FramedSamples", "check_clock", "names_with_times", "rates_of", "samples_of_frames", "with_rates"]
+__all__ = [
+    "FramedSamples",
+    "check_clock",
+    "check_rates",
+    "names_with_times",
+    "rates_of",
+    "samples_of_frames",
+    "with_rates",
+]
 
 NO_SAMPLE = -1.0
 # LeRobot's (1,) is a scalar's shape
@@ -96,6 +104,27 @@ def rates_of(features: Mapping[str, FeatureInfo]) -> dict[str, float]:
         if is_alike and not info.is_camera and not info.is_text:
             found[name] = float(rate)
     return found
+
+
+def check_rates(features: Mapping[str, FeatureInfo], others: Mapping[str, FeatureInfo], what: str) -> None:
+    """Refuse samples of another rate than those of a dataset that they are put to.
+
+    Args:
+        features: of the dataset.
+        others: what is put to it.
+        what: that is, for people.
+
+    Raises:
+        SchemaError: it is of another rate.
+    """
+    rates, others_rates = rates_of(features), rates_of(others)
+    for name in rates.keys() & others.keys():
+        if others_rates.get(name) != rates[name]:
+            theirs = f"at {others_rates[name]:g} Hz" if name in others_rates else "without a rate"
+            raise SchemaError(
+                f"{name!r} has samples at {rates[name]:g} Hz, and {what} has them {theirs}. A dataset has one rate of "
+                "a feature: leave it out, or give it another name."
+            )
 
 
 def samples_of_frames(name: str, values: npt.NDArray[Any], times: npt.NDArray[np.float64]) -> Samples:

@@ -53,7 +53,7 @@ from stepwell.lerobot.info import (
 )
 from stepwell.lerobot.meta_files import SUBTASK_INDEX, import_pyarrow, read_subtasks
 from stepwell.lerobot.metadata import Metadata
-from stepwell.lerobot.samples import FramedSamples, check_clock, names_with_times, with_rates
+from stepwell.lerobot.samples import FramedSamples, check_clock, check_rates, names_with_times, with_rates
 from stepwell.lerobot.schema_mapping import Cameras, Column, index_names, map_schema
 from stepwell.lerobot.statistics import (
     Statistics,
@@ -245,6 +245,7 @@ class _Writing:
             cameras = {name: choice for name, choice in cameras_of(info).items() if name in named}
             samples = FramedSamples(self.schema, self.episodes, self._room_in(info.features))
             columns = fitted_columns(self._columns(cameras, samples.schema), before)
+            check_rates(info.features, {each.name: each.info for each in columns}, "what is to be appended")
             subtasks = self._subtasks_beside(before, columns)
             per_element = is_per_element(before)
             summaries = summaries_before(before, per_element=per_element)

@@ -160,7 +160,7 @@ class JaxCopier:
 
 def find_jax_device(name: str, jax: Any) -> Any:
     """Return the device of this process that has a name: a platform of JAX, or one and a number, ``"gpu:1"``."""
-    platform, _, number = name.partition(":")
+    platform, _, number = name.partition(":") if isinstance(name, str) else ("", "", "")
     if not platform or (number and not number.isdecimal()):
         raise OrderError(f'device={name!r}. Allowed: "cpu", "gpu", "tpu" or another platform of JAX, or "gpu:N".')
     try:

@@ -149,7 +149,10 @@ class Places:
         self._history = table.history
         self._sources = JoinedSources([table.history])
         self._reach = reach_of(fields)
-        self._has_clues = any(each.feature is None for field in fields for each in field.sources)
+        # which step of its episode a row is says when it was, too
+        self._has_clues = any(
+            each.feature is None or each.kind == "rated" for field in fields for each in field.sources
+        )
         # the segments that the client knows of, and the ordinal of each
         self._known: dict[int, int] = {}
         self._revision = -1

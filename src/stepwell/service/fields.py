@@ -3,8 +3,8 @@
 ::
 
     client    Field(source, offsets, ..., transform, decoder)
-                 |  sources, offsets, seconds, pad, combine, at                       as JSON
-    server       '-> whole arrays of what it gathers: raw rows, video, computed columns
+                 |  sources, offsets, seconds, span, rate, align, pad, combine, at    as JSON
+    server       '-> whole arrays of what it gathers: raw rows, samples, video, computed columns
                  '-> rows as they are stored, each distinct one once: images, text
     client           decoded there, in its threads; decoders and transforms run there, too
 """
@@ -25,11 +25,17 @@ __all__ = ["fields_from_json", "fields_to_json", "is_mapped", "is_sent_stored", 
 
 MAX_OFFSETS = 1 << 16
 NAMES = ("source", "offsets", "seconds", "pad", "combine", "at", "tolerance_seconds")
+# sent where a field has them
+CLOCK_NAMES = ("span", "rate", "align")
 
 
 def fields_to_json(fields: Mapping[str, Field]) -> dict[str, Any]:
     """Return fields as JSON types, without their transforms and decoders."""
-    return {key: {name: getattr(field, name) for name in NAMES} for key, field in fields.items()}
+    return {
+        key: {name: getattr(field, name) for name in NAMES}
+        | {name: getattr(field, name) for name in CLOCK_NAMES if getattr(field, name) is not None}
+        for key, field in fields.items()
+    }
 
 
 def fields_from_json(record: Any) -> dict[str, Field]:
@@ -38,27 +44,34 @@ def fields_from_json(record: Any) -> dict[str, Field]:
         raise ServiceError(f"{record!r:.100} are no fields.")
     fields = {}
     for key, each in record.items():
-        if set(each) != set(NAMES):
-            raise ServiceError(f"field {key!r} with {', '.join(map(str, each))}. It has {', '.join(NAMES)}.")
+        if set(each) - set(CLOCK_NAMES) != set(NAMES):
+            allowed = ", ".join((*NAMES, *CLOCK_NAMES))
+            raise ServiceError(f"field {key!r} with {', '.join(map(str, each))}. It has {allowed}.")
         source = each["source"]
         try:
             fields[key] = Field(**{**each, "source": tuple(source) if isinstance(source, list) else source})
         except (TypeError, ValueError) as error:
             raise ServiceError(f"field {key!r}: {error}") from None
-        if fields[key].window_shape and len(fields[key].step_offsets(1.0)) > MAX_OFFSETS:
-            raise WindowError(f"field {key!r} has more than {MAX_OFFSETS:,} offsets.")
     return fields
 
 
 def resolve_remote(fields: Mapping[str, Any] | None, schema: Schema, fps: float | None) -> dict[str, ResolvedField]:
-    """Return fields as a server's store has them, by key."""
-    return {key: resolve(field, key, schema, fps) for key, field in as_fields(fields, list(schema)).items()}
+    """Return fields as a server's store has them, by key.
+
+    Raises:
+        WindowError: fields that do not fit the store, or of more than `MAX_OFFSETS` offsets.
+    """
+    found = {key: resolve(field, key, schema, fps) for key, field in as_fields(fields, list(schema)).items()}
+    for key, each in found.items():
+        if len(each.offsets) > MAX_OFFSETS:
+            raise WindowError(f"field {key!r} has more than {MAX_OFFSETS:,} offsets.")
+    return found
 
 
 def is_sent_stored(field: ResolvedField) -> bool:
     """Return whether rows of a field are sent as they are stored, to be decoded by the client."""
     (first, *others) = field.sources
-    if others or first.feature is None or first.feature.is_raw or first.is_sequential:
+    if others or first.feature is None or first.feature.is_raw or first.is_sequential or first.kind == "rated":
         return False
     return not _is_elsewhere(first)
 

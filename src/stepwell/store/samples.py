@@ -210,10 +210,15 @@ def rows_of_episode(schema: Schema, fps: float | None, columns: Mapping[str, Any
 
     Columns that come as rows already (lists with one array of samples a row, `EncodedRows`), with their times, are left
     as they are.
+
+    Raises:
+        StepError: samples, or rows of them, that do not fit their times, and times that `Writer.append_at` refuses.
     """
     found = dict(columns)
     rated = {name: times for name, times in schema.rated.items() if not _are_rows(columns, name, times)}
-    num_rows = [_num_rows(values) for name, values in found.items() if name not in {*rated, *rated.values()}]
+    for name in schema.rated.keys() - rated.keys():
+        _check_rows(name, schema[name], columns[name], columns[times_name(name)])
+    num_rows = [_num_rows(name, values) for name, values in found.items() if name not in {*rated, *rated.values()}]
     if not rated or not num_rows:
         return found
     missing = [name for name in rated if name not in columns]
@@ -283,8 +288,31 @@ def _are_rows(columns: Mapping[str, Any], name: str, times: str) -> bool:
     return all(isinstance(columns.get(each), list) or has_rows(columns.get(each)) for each in (name, times))
 
 
-def _num_rows(values: Any) -> int:
-    return values.num_rows if has_rows(values) else len(values)
+def _check_rows(name: str, feature: Feature, values: Any, times: Any) -> None:
+    """Refuse lists of rows of samples that do not fit their times; others are rows of a store."""
+    if not (isinstance(values, list) and isinstance(times, list)):
+        return
+    counts = [[len(row) if np.ndim(row) else -1 for row in rows] for rows in (values, times)]
+    if counts[0] != counts[1]:
+        raise StepError(
+            f"feature {name!r}: rows of samples and rows of times that are not as many. Give "
+            "stepwell.Samples(values, times)."
+        )
+    if times and -1 not in counts[1]:
+        _accept_times(
+            name, float(feature.rate or 1.0), np.concatenate([np.ravel(row) for row in times]), sum(counts[1])
+        )
+
+
+def _num_rows(name: str, values: Any) -> int:
+    if has_rows(values):
+        return int(values.num_rows)
+    try:
+        return len(values)
+    except TypeError as error:
+        raise StepError(
+            f"feature {name!r}: got a {type(values).__name__}. Give an array [n, ...] or a list of n values."
+        ) from error
 
 
 def _of_samples(name: str, feature: Feature, given: Any, times: Any) -> tuple[npt.NDArray[Any], Floats]:
@@ -321,14 +349,19 @@ def _accept(
     if values is value or np.may_share_memory(values, value):
         # it waits, and the caller may use its array again
         values = values.copy()
+    return values, _accept_times(name, rate, time, len(values))
+
+
+def _accept_times(name: str, rate: float, time: Any, count: int) -> Floats:
+    """Return the accepted times of so many samples, [n]."""
     try:
         times = np.array(time, np.float64)
     except (TypeError, ValueError) as error:
         raise StepError(f"feature {name!r}: time {time!r} is no number of seconds.") from error
     if times.ndim == 0:
-        times = times + np.arange(len(values)) / rate
-    if times.shape != (len(values),):
-        raise StepError(f"feature {name!r}: {counted(len(values), 'value')} and times of shape {times.shape}.")
+        times = times + np.arange(count) / rate
+    if times.shape != (count,):
+        raise StepError(f"feature {name!r}: {counted(count, 'value')} and times of shape {times.shape}.")
     if len(times) and not (np.isfinite(times).all() and times[0] >= 0):
         raise StepError(
             f"feature {name!r}: times from {times.min():g} to {times.max():g} s. Allowed: 0 or more, counted from the "
@@ -337,7 +370,7 @@ def _accept(
     if len(times) > 1 and (np.diff(times) <= 0).any():
         row = int(np.argmax(np.diff(times) <= 0))
         raise StepError(f"feature {name!r}: time {times[row + 1]:g} s is not after the one before, {times[row]:g} s.")
-    return values, times
+    return times
 
 
 def _cut(array: npt.NDArray[Any], edges: Sequence[int]) -> list[npt.NDArray[Any]]:

@@ -36,6 +36,8 @@ GRACE = 2.0
 # what binary fractions spoil of a step
 ROUNDING = 1e-9
 MAX_SAMPLES = 1 << 24
+# steps or samples from the anchor
+MAX_REACH = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +106,10 @@ def clocked(field: Field, rate: float, fps: float | None) -> Clocked:
     low = math.floor((begin - grace) * fps + ROUNDING)
     high = math.ceil((end + grace * looks_ahead) * fps - ROUNDING)
     reach = min(low, 0), max(high, 0) if is_native else high
+    if max(map(abs, (*reach, first))) > MAX_REACH:
+        raise WindowError(
+            f"its window lies {begin:g} to {end:g} s from the anchor. Allowed: at most {MAX_REACH:,} steps or samples."
+        )
     return Clocked(points, method, first, (begin - grace, end + grace), grace, reach)
 
 
@@ -111,13 +117,18 @@ def merged(clocks: Sequence[Clocked], rates: Sequence[float | None]) -> Clocked:
     """Return the clock of a field that several stores have, whose rates and steps a second may differ.
 
     Raises:
-        WindowError: windows of samples as they are, of several rates.
+        WindowError: windows of samples as they are, of several rates; points that are other times in other stores.
     """
     first = clocks[0]
     if len({len(clock.points) for clock in clocks}) > 1 or (first.method is None and len(set(rates)) > 1):
         raise WindowError(
             f"the stores have it at rates of {sorted(set(rates), key=str)} a second, so that windows differ in length. "
             "Give rate=..., for the same points in all of them."
+        )
+    if any(not np.array_equal(first.points, clock.points) for clock in clocks):
+        raise WindowError(
+            "the stores differ in fps or rate, so that it shows other points in time of each. Give seconds=..., or "
+            "span=... with rate=..."
         )
     grace = max(clock.grace for clock in clocks)
     reach = min(clock.reach[0] for clock in clocks), max(clock.reach[1] for clock in clocks)

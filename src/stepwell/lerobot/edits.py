@@ -37,7 +37,7 @@ from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import place_file
 from stepwell.lerobot.staging import is_being_recorded
 from stepwell.lerobot.writing import write_dataset
-from stepwell.store.layout import built_directory, replaced_directory
+from stepwell.store.layout import built_directory, check_is_outside, replaced_directory
 
 __all__ = [
     "Place",
@@ -84,6 +84,7 @@ def edited(root: Place, target: Place | None) -> Iterator[Target]:
         told = f" An edit was killed while it took its place: move {before} back." if before.exists() else ""
         raise DatasetNotFoundError(f"no LeRobot dataset at {path}: there is no {INFO_PATH}.{told}")
     if target is not None and Path(target).absolute() != path:
+        check_is_outside(target, [path])
         with built_directory(target) as hidden:
             yield Target(Path(hidden), is_in_place=False)
         return
@@ -246,6 +247,7 @@ def merge(
     """
     if not roots:
         raise ValueError("No datasets to merge. Give at least one.")
+    check_is_outside(target, roots)
     datasets = [Metadata.load(root) for root in roots]
     for other in datasets[1:]:
         _check_alike(datasets[0], other)

@@ -11,6 +11,7 @@ In place, files that stay are hard links; the old directory is removed when the 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,9 +56,12 @@ __all__ = [
 ]
 
 Place = str | os.PathLike[str]
-# what an edit writes itself; all else at the root is carried along
-WRITTEN = ("data", "videos", "meta")
-WRITTEN_META = ("info.json", "stats.json", "statistics.npz", "tasks.", "subtasks.", "episodes")
+# what an edit writes itself, of either version; all else is carried along
+WRITTEN = re.compile(
+    r"data/.*\.parquet|videos/.*\.mp4|meta/(info\.json|stats\.json|statistics\.npz|(sub)?tasks\.(parquet|jsonl)"
+    r"|episodes(_stats)?\.jsonl|episodes/.*\.parquet)",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +99,18 @@ def edited(root: Place, target: Place | None) -> Iterator[Target]:
 
 
 def _carry(root: Path, hidden: Path) -> None:
-    """Link the files of a root that no edit writes: a card, for instance."""
-    entries = [entry for entry in root.iterdir() if entry.name not in WRITTEN]
-    entries += [entry for entry in (root / "meta").iterdir() if not entry.name.startswith(WRITTEN_META)]
-    for entry in entries:
-        files = entry.rglob("*") if entry.is_dir() and not entry.is_symlink() else [entry]
-        for file in files:
+    """Link the files of a root that no edit writes: a card, for instance; links to no file are made anew."""
+    for folder, folders, files in os.walk(root):
+        for name in [*folders, *files]:
+            file = Path(folder, name)
+            target = hidden / file.relative_to(root)
+            if WRITTEN.fullmatch(file.relative_to(root).as_posix()) or os.path.lexists(target):
+                continue
             if file.is_file():
-                place_file(file, hidden / file.relative_to(root), link=True)
+                place_file(file, target, link=True)
+            elif file.is_symlink():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(file.readlink())
 
 
 def _apply(root: Place, target: Place | None, make: Callable[[Metadata, bool], Edit]) -> Path:

@@ -388,7 +388,9 @@ def sync_tree(path: str) -> None:
     for directory, _, files in os.walk(path, topdown=False):
         for name in files:
             path = f"{directory}/{name}"
-            _sync(path, partial(open_file, path))
+            # a link is its directory's
+            if not os.path.islink(path):
+                _sync(path, partial(open_file, path))
         sync_directory(directory)
 
 

@@ -201,8 +201,10 @@ def test_a_split_into_something_else_touches_nothing(
 ) -> None:
     out = tmp_path / "parts"
     assert main(["split", str(store_path), str(out), "a=0:2"]) == 0
+    (out / "file").write_text("of others")
     for words, told in [
         (["b=3", "a=0:3"], "is not this part of"),
+        (["b=3", "file=0:3"], "is not this part of"),
         (["a=1,2", "b=2,3"], "episode 2 is in 'a' and in 'b'"),
         (["b=0.01", "c=0.9"], "part 'b' has no episodes"),
         (["b=3", "c=0.5"], "fractions"),
@@ -211,7 +213,7 @@ def test_a_split_into_something_else_touches_nothing(
     ]:
         assert main(["split", str(store_path), str(out), *words]) == 1, words
         assert told in capsys.readouterr().err
-        assert sorted(path.name for path in out.iterdir()) == ["a"]
+        assert sorted(path.name for path in out.iterdir()) == ["a", "file"]
     assert numbers_in(out / "a") == [0, 1]
 
 

@@ -56,6 +56,18 @@ def test_a_shell_is_told_what_may_come_next(toy_path: Path, line: str, want: set
     assert len(found) == len(want) or "--sort" in line
 
 
+def test_no_key_reads_a_data_set_or_fetches_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    from stepwell.testing import tiny_lerobot
+
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
+    tiny_lerobot(tmp_path / "arm", episodes=2, cameras={})
+    for place in ("arm", f"lerobot://{tmp_path / 'arm'}", "lerobot://somebody/arm"):
+        assert completed(f"stepwell stats {place} --feature ", tmp_path) == [""]
+        assert completed(f"stepwell ls {place} --where ", tmp_path) == [""]
+    assert not (tmp_path / "cache").exists()
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_code_of_a_shell_can_be_evaluated(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0

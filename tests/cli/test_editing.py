@@ -201,8 +201,10 @@ def test_a_split_into_something_else_touches_nothing(
 ) -> None:
     out = tmp_path / "parts"
     assert main(["split", str(store_path), str(out), "a=0:2"]) == 0
+    (out / "file").write_text("of others")
     for words, told in [
         (["b=3", "a=0:3"], "is not this part of"),
+        (["b=3", "file=0:3"], "is not this part of"),
         (["a=1,2", "b=2,3"], "episode 2 is in 'a' and in 'b'"),
         (["b=0.01", "c=0.9"], "part 'b' has no episodes"),
         (["b=3", "c=0.5"], "fractions"),
@@ -211,7 +213,7 @@ def test_a_split_into_something_else_touches_nothing(
     ]:
         assert main(["split", str(store_path), str(out), *words]) == 1, words
         assert told in capsys.readouterr().err
-        assert sorted(path.name for path in out.iterdir()) == ["a"]
+        assert sorted(path.name for path in out.iterdir()) == ["a", "file"]
     assert numbers_in(out / "a") == [0, 1]
 
 
@@ -227,6 +229,22 @@ def test_split_and_merge_of_lerobot(lerobot_path: Path, tmp_path: Path, capsys: 
     assert "is not this part of" in capsys.readouterr().err
     assert main(["merge", str(out / "a"), str(out / "b"), "--out", str(tmp_path / "both")]) == 0
     assert main(["diff", str(lerobot_path), str(tmp_path / "both")]) == 0
+
+
+@pytest.mark.parametrize("kind", ["store_path", "lerobot_path"])
+def test_nothing_is_made_within_its_source(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path: Path = request.getfixturevalue(kind)
+    (tmp_path / "link").symlink_to(path)
+    before = sorted(path.rglob("*"))
+    # the data of LeRobot are replaced by the next edit, and what lies among them would be gone
+    for inner in ("part", "data/part", "new/part"):
+        assert main(["merge", str(path), "--out", str(tmp_path / "link" / inner)]) == 1
+        assert main(["split", str(path), str(path / inner), "a=0:2"]) == 1
+    told = capsys.readouterr().err
+    assert told.count("Choose a path outside of it") == 6
+    assert sorted(path.rglob("*")) == before
 
 
 def test_merge_of_stores_is_of_all_episodes(store_path: Path, tmp_path: Path) -> None:

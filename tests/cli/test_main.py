@@ -1,6 +1,7 @@
 """The command's verbs: what they print, where, and their exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -284,6 +285,20 @@ def test_a_closed_pipe_is_no_error(toy_path: Path) -> None:
         command = f"{sys.executable} -m stepwell {words} | head -n 0; exit ${{PIPESTATUS[0]}}"
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_locale_without_a_letter_loses_no_list(tmp_path: Path) -> None:
+    with stepwell.create(tmp_path / "a.well") as store, store.writer() as writer:
+        writer.add_episode({"x": [1, 2]}, task="größer")
+    for words, told in ((["ls"], rb"gr\xf6\xdfer"), (["info"], rb"\u2588")):
+        done = subprocess.run(
+            [sys.executable, "-m", "stepwell", *words, str(store.path)],
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+            capture_output=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert told in done.stdout
 
 
 def test_parser_knows_negative_episodes_and_ranges() -> None:

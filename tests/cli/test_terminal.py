@@ -60,6 +60,9 @@ def test_a_terminal_gets_no_control_characters(
     print_folded(evil)
     print_cut(evil)
     assert capsys.readouterr().out == "a\\x1b[31mred\\x9b2J\tb\n" * 2
+    # letters from right to left, and a line of a list that would look like two
+    print_cut("1  \u202eb\n2  a=1")
+    assert capsys.readouterr().out == "1  \\u202eb\\n2  a=1\n"
 
 
 class Terminal:

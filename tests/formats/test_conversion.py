@@ -264,10 +264,10 @@ def test_other_options_of_the_reader_are_another_source(folder, tmp_path):
 def test_a_target_in_its_source_is_refused(folder, tmp_path):
     (tmp_path / "link").symlink_to(folder)
     for source in (folder, tmp_path / "link", FolderReader(folder)):
-        with pytest.raises(StepwellError, match=r"lies in .*, the source of the conversion"):
+        with pytest.raises(StepwellError, match=r"lies in .*, the source of it"):
             convert(source, folder / "x.well", workers=0)
     convert(folder, tmp_path / "x.well", workers=0)
-    with pytest.raises(StepwellError, match=r"lies in .*, the source of the conversion"):
+    with pytest.raises(StepwellError, match=r"lies in .*, the source of it"):
         convert(tmp_path / "x.well", tmp_path / "x.well" / "segments" / "y.well", "jpeg", workers=0)
     assert stepwell.open(tmp_path / "x.well").verify(deep=True).is_ok
     assert not (folder / "x.well").exists() and not (tmp_path / "x.well" / "segments" / "y.well").exists()

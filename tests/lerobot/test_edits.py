@@ -313,12 +313,25 @@ def test_killed_at_any_call_the_old_dataset_is_there_and_the_new_one_whole_or_no
     assert names >= {"a"} and not any(name.startswith(".a.") for name in names)
 
 
-def test_what_else_is_at_a_root_stays(tmp_path):
-    root = make(tmp_path / "a", cameras={})
-    (root / "README.md").write_text("card")
-    (root / "meta/notes.json").write_text("{}")
+@VERSIONS
+def test_what_else_is_at_a_root_stays(tmp_path, version):
+    root = make(tmp_path / "a", version)
+    others = ["README.md", "meta/notes.json", "meta/info.json.old", "meta/episodes_by_hand.csv", "data/licence.txt"]
+    for name in [*others, "videos/poster.png", "tasks/parts/0.txt"]:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    (root / "data/raw").symlink_to("../../recordings")
+    (root / "notes").symlink_to("tasks")
+    before = contents(root)
     edits.delete(root, [0])
-    assert (root / "README.md").read_text() == "card" and (root / "meta/notes.json").exists()
+    edits.delete(root, [0])
+    assert all((root / name).read_text() == name for name in [*others, "videos/poster.png", "tasks/parts/0.txt"])
+    assert (root / "notes/parts/0.txt").exists()
+    assert (root / "data/raw").readlink() == Path("../../recordings") and (root / "notes").is_symlink()
+    assert len(contents(root)) == len(before) - 2
+    # what an edit writes is not what it was
+    edits.change_features(root, removed=[TOP, SIDE])
+    assert not list(root.rglob("*.mp4")) and audit(root).is_ok
 
 
 def test_subtasks_keep_their_texts_also_where_datasets_number_them_otherwise(tmp_path):

@@ -182,7 +182,16 @@ def test_what_cannot_be_written_is_told(store: Any, tmp_path: Path) -> None:
         export_episode(store, 0, tmp_path / "0.gif")
     with pytest.raises(StepwellError, match="fps"):
         export_episode(store, 0, tmp_path / "0.html", fps=0)
+    with pytest.raises(StepwellError, match=r"0\.001 or more"):
+        export_episode(store, 0, tmp_path / "0.mp4", fps=0.0001)
     assert {path.name for path in tmp_path.iterdir()} == {"s.well"}
+
+
+def test_the_case_of_an_ending_does_not_matter(store: Any, tmp_path: Path) -> None:
+    assert export_episode(store, 0, tmp_path / "0.HTML").read_text("utf-8").startswith("<!doctype html>")
+    # and not a directory of LeRobot of this name
+    assert main(["export", str(store.path), str(tmp_path / "1.Html"), "--episode", "0"]) == 0
+    assert (tmp_path / "1.Html").is_file()
 
 
 def test_the_command_writes_one_episode(store: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -123,6 +123,11 @@ def test_view_prints_where(store: Any, capsys: pytest.CaptureFixture[str]) -> No
     pytest.importorskip("uvicorn", reason="needs uvicorn")
     assert main(["view", str(store.path), "--once"]) == 0
     assert capsys.readouterr().out == "http://127.0.0.1:7080/ shows 4 episodes\n"
+    assert main(["view", str(store.path), "--once", "--host", "::1"]) == 0
+    assert capsys.readouterr().out.startswith("http://[::1]:7080/?token=")
+    with pytest.raises(SystemExit):
+        main(["view", str(store.path), "--port", "70800"])
+    assert "70800 is not the number of a port: 1 to 65535" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png"])

@@ -94,6 +94,27 @@ def test_what_cannot_be_read_is_refused_with_the_place(text: str) -> None:
     assert "condition" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("not length > 1O", "'1O'"),
+        ("length != five and success", "'five and success'"),
+        ("length > 5 success", "'5 success'"),
+        ('length = "12"', "'\"12\"'"),
+        ("episode_index in (1, two)", "'two)'"),
+        ("terminated != flase", "'flase'"),
+        ("is_open = null", "'null'"),
+    ],
+)
+def test_a_fact_is_not_compared_with_what_it_never_is(text: str, place: str) -> None:
+    # each would hold of every episode, or of none
+    with pytest.raises(WindowError, match=r"is (a number|true or false), and '.*' is not") as refused:
+        Condition(text)
+    assert f"at {place}" in str(refused.value)
+    facts = {"length": 12, "terminated": True}
+    assert Condition("length in (11, 12.0) and length ~ 1 and terminated = 1 and terminated != FALSE")(facts)
+
+
 @given(st.text(max_size=60))
 def test_any_text_is_a_condition_or_is_refused(text: str) -> None:
     try:

@@ -24,6 +24,7 @@ __all__ = [
     "part",
     "picture_path",
     "place",
+    "port",
     "positive",
     "rate",
     "seconds",
@@ -163,6 +164,14 @@ def positive(text: str) -> int:
     number = whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
+    return number
+
+
+def port(text: str) -> int:
+    """Return the number of a port, 1 to 65535."""
+    number = whole(text)
+    if not 0 < number < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text} is not the number of a port: 1 to 65535")
     return number
 
 

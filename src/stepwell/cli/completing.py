@@ -8,9 +8,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from stepwell.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from stepwell.store import Store
 
 __all__ = ["facts_of_path", "features_of_path", "run_completion"]
 
@@ -31,22 +35,28 @@ def run_completion(arguments: argparse.Namespace) -> int:
 def features_of_path(parsed_args: argparse.Namespace, **_: Any) -> Iterable[str]:
     """Return the features of the store at the path of a command line that is being typed; none where it cannot be."""
     # nothing that is printed or raised may reach the shell
-    with suppress(Exception):
-        from stepwell.cli.inspecting import open_at
-
-        with open_at(parsed_args.path) as store:
-            return list(store.schema or ())
+    with suppress(Exception), _opened(parsed_args.path) as store:
+        return list(store.schema or ())
     return []
 
 
 def facts_of_path(parsed_args: argparse.Namespace, **_: Any) -> Iterable[str]:
     """Return the names that a condition on episodes may have; likewise."""
     with suppress(Exception):
-        from stepwell.cli.inspecting import open_at
         from stepwell.windows.conditions import facts_of
 
-        with open_at(parsed_args.path) as store:
+        with _opened(parsed_args.path) as store:
             table = store.episodes
             looked_at = [facts_of(table, index) for index in range(min(len(table), MAX_EPISODES))]
             return list(dict.fromkeys(name for facts in looked_at for name in facts))
     return []
+
+
+def _opened(place: Any) -> Store:
+    """Return the store at a path; FileNotFoundError for all else: no key may read a whole data set, or fetch one."""
+    from stepwell.formats.opening import is_store
+    from stepwell.store import open
+
+    if not isinstance(place, Path) or not is_store(place):
+        raise FileNotFoundError(place)
+    return open(place, mode="r")

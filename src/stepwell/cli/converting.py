@@ -209,7 +209,7 @@ FLAGS = {"format_version": "--version"}
 
 def run_export(arguments: argparse.Namespace) -> int:
     """Write a store as a data set and print what is in it."""
-    suffix = arguments.target.suffix.removeprefix(".")
+    suffix = arguments.target.suffix.removeprefix(".").lower()
     kind = arguments.to or (suffix if suffix in ("beton", *EPISODE_KINDS) else "lerobot")
     if kind in EPISODE_KINDS:
         return int(import_module("stepwell.cli.viewing").run_export_episode(arguments, kind))

@@ -230,7 +230,7 @@ def _parts_left(path: Path, parts: Mapping[str, list[int]], targets: Mapping[str
     """Return the parts that are not there yet: those of an interrupted split are kept where they are whole."""
     left = []
     for name, target in targets.items():
-        if not target.exists() or not any(target.iterdir()):
+        if not target.exists() or (target.is_dir() and not any(target.iterdir())):
             left.append(name)
             continue
         if not (is_store(target) or is_lerobot(target)) or not _is_part(path, parts[name], target):

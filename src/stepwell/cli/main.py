@@ -8,6 +8,7 @@ wrong.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import traceback
@@ -30,6 +31,7 @@ from stepwell.cli.argument_types import (
     part,
     picture_path,
     place,
+    port,
     positive,
     rate,
     seconds,
@@ -112,6 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     # until the command line is known, see `_run`
     is_debugged = False
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # a locale without a letter of a text, or half of a surrogate pair, is no reason to say nothing
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         parser = make_parser()
         if COMPLETING in os.environ:
@@ -690,7 +695,7 @@ def _add_view(verbs: Verbs[Parser]) -> None:
     _add_token(parser)
     parser.add_argument("--authority", metavar="FILE", help="PEM: the server's certificate leads to these")
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="to listen on, default: 127.0.0.1")
-    parser.add_argument("--port", type=positive, default=7080, metavar="N", help="default: 7080")
+    parser.add_argument("--port", type=port, default=7080, metavar="N", help="default: 7080")
     parser.add_argument("--edit", action="store_true", help="let the page mark episodes and save selections")
     parser.add_argument("--once", action="store_true", help="print the address and leave")
 

@@ -26,8 +26,8 @@ __all__ = ["ask", "cut", "display_width", "fold", "lay_out", "print_cut", "print
 # a column of texts is not made narrower than this
 LEAST = 8
 GAP = "  "
-# what moves the cursor or changes colours: texts of strangers may hold it
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# what moves the cursor, changes colours, or turns the order of letters: texts of strangers may hold it
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def width_of(stream: IO[str] | None = None) -> int | None:
@@ -96,7 +96,8 @@ def print_folded(text: object, stream: IO[str] | None = None) -> None:
 def print_cut(line: str) -> None:
     """Print a line of a list, cut where it is wider than the terminal."""
     width = width_of()
-    print(cut(_shown(line, width), width))
+    # in a name, such as one of metadata, an end of a line would look like the next line of the list
+    print(cut(_shown(line, width).replace("\n", "\\n"), width))
 
 
 def ask(parser: argparse.ArgumentParser, question: str) -> None:
@@ -109,7 +110,7 @@ def ask(parser: argparse.ArgumentParser, question: str) -> None:
 
 
 def _shown(text: str, width: int | None) -> str:
-    return text if width is None else CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return text if width is None else CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def lay_out(

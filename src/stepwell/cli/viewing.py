@@ -60,7 +60,8 @@ def _serve(app: Any, arguments: argparse.Namespace, token: str | None, shown: st
     except ImportError:
         raise MissingDependencyError.of("uvicorn", "view") from None
     query = "" if token is None else f"?token={token}"
-    print(f"http://{arguments.host}:{arguments.port}/{query} shows {shown}", flush=True)
+    host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+    print(f"http://{host}:{arguments.port}/{query} shows {shown}", flush=True)
     if not arguments.once:
         uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
 

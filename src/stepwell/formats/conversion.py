@@ -37,7 +37,7 @@ from stepwell.recorders.write import recode_episodes
 from stepwell.references.trusted_paths import Trust
 from stepwell.store import Store
 from stepwell.store.info import make_table
-from stepwell.store.layout import built_store, target_path
+from stepwell.store.layout import built_store, check_is_outside, target_path
 from stepwell.store.records import SEGMENT_BYTES
 
 __all__ = ["convert", "import_dataset", "open_source"]
@@ -130,7 +130,7 @@ def convert(
     _check_target(Path(local_path(target)), is_resumable=resume is not False)
     given = open_source(source, reader=reader, trust=trust, **options)
     try:
-        _check_is_outside(target_path(target), given)
+        check_is_outside(target_path(target), _directories_of(given))
         if isinstance(given, Reader):
             return _convert_reader(
                 given, target, features, episodes, executor or workers, resume is not False, progress
@@ -238,15 +238,9 @@ def _check_target(target: Path, *, is_resumable: bool) -> None:
         raise StoreExistsError(f"{target} is there already. Choose another path, or remove it.")
 
 
-def _check_is_outside(target: Path, source: Store | Reader) -> None:
-    """Refuse a target in the directory of its source, whose files it would become some of."""
-    place = target.resolve()
-    for part in str(source.source if isinstance(source, Reader) else source.path).split("\n"):
-        if "://" not in part and os.path.isdir(part) and place.is_relative_to(Path(part).resolve()):  # noqa: PTH112
-            raise StepwellError(
-                f"{target} lies in {part}, the source of the conversion: the new store would be a part of it. Choose a "
-                "path outside of it."
-            )
+def _directories_of(source: Store | Reader) -> list[str]:
+    parts = str(source.source if isinstance(source, Reader) else source.path).split("\n")
+    return [part for part in parts if "://" not in part and os.path.isdir(part)]  # noqa: PTH112
 
 
 def _chosen(count: int, episodes: Any) -> npt.NDArray[np.int64]:

@@ -11,6 +11,7 @@ In place, files that stay are hard links; the old directory is removed when the 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ from stepwell.lerobot.parquet_writing import place_file
 from stepwell.lerobot.samples import check_rates
 from stepwell.lerobot.staging import is_being_recorded
 from stepwell.lerobot.writing import write_dataset
-from stepwell.store.layout import built_directory, replaced_directory
+from stepwell.store.layout import built_directory, check_is_outside, replaced_directory
 
 __all__ = [
     "Place",
@@ -56,9 +57,12 @@ __all__ = [
 ]
 
 Place = str | os.PathLike[str]
-# what an edit writes itself; all else at the root is carried along
-WRITTEN = ("data", "videos", "meta")
-WRITTEN_META = ("info.json", "stats.json", "statistics.npz", "tasks.", "subtasks.", "episodes")
+# what an edit writes itself, of either version; all else is carried along
+WRITTEN = re.compile(
+    r"data/.*\.parquet|videos/.*\.mp4|meta/(info\.json|stats\.json|statistics\.npz|(sub)?tasks\.(parquet|jsonl)"
+    r"|episodes(_stats)?\.jsonl|episodes/.*\.parquet)",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ def edited(root: Place, target: Place | None) -> Iterator[Target]:
         told = f" An edit was killed while it took its place: move {before} back." if before.exists() else ""
         raise DatasetNotFoundError(f"no LeRobot dataset at {path}: there is no {INFO_PATH}.{told}")
     if target is not None and Path(target).absolute() != path:
+        check_is_outside(target, [path])
         with built_directory(target) as hidden:
             yield Target(Path(hidden), is_in_place=False)
         return
@@ -95,14 +100,18 @@ def edited(root: Place, target: Place | None) -> Iterator[Target]:
 
 
 def _carry(root: Path, hidden: Path) -> None:
-    """Link the files of a root that no edit writes: a card, for instance."""
-    entries = [entry for entry in root.iterdir() if entry.name not in WRITTEN]
-    entries += [entry for entry in (root / "meta").iterdir() if not entry.name.startswith(WRITTEN_META)]
-    for entry in entries:
-        files = entry.rglob("*") if entry.is_dir() and not entry.is_symlink() else [entry]
-        for file in files:
+    """Link the files of a root that no edit writes: a card, for instance; links to no file are made anew."""
+    for folder, folders, files in os.walk(root):
+        for name in [*folders, *files]:
+            file = Path(folder, name)
+            target = hidden / file.relative_to(root)
+            if WRITTEN.fullmatch(file.relative_to(root).as_posix()) or os.path.lexists(target):
+                continue
             if file.is_file():
-                place_file(file, hidden / file.relative_to(root), link=True)
+                place_file(file, target, link=True)
+            elif file.is_symlink():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(file.readlink())
 
 
 def _apply(root: Place, target: Place | None, make: Callable[[Metadata, bool], Edit]) -> Path:
@@ -247,6 +256,7 @@ def merge(
     """
     if not roots:
         raise ValueError("No datasets to merge. Give at least one.")
+    check_is_outside(target, roots)
     datasets = [Metadata.load(root) for root in roots]
     for other in datasets[1:]:
         _check_alike(datasets[0], other)

@@ -38,7 +38,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import DiskFullError, StoreExistsError
+from stepwell.errors import DiskFullError, StepwellError, StoreExistsError
 from stepwell.files.addresses import local_path
 from stepwell.files.exchanging import exchange
 from stepwell.files.file_locks import FileLock, lock_directory
@@ -61,6 +61,7 @@ __all__ = [
     "STORE_JSON",
     "built_directory",
     "built_store",
+    "check_is_outside",
     "column_files",
     "copy_file",
     "hidden_directory",
@@ -387,7 +388,9 @@ def sync_tree(path: str) -> None:
     for directory, _, files in os.walk(path, topdown=False):
         for name in files:
             path = f"{directory}/{name}"
-            _sync(path, partial(open_file, path))
+            # a link is its directory's
+            if not os.path.islink(path):
+                _sync(path, partial(open_file, path))
         sync_directory(directory)
 
 
@@ -511,6 +514,17 @@ def target_path(path: str | os.PathLike[str]) -> Path:
     """Return the absolute path of what is to be made: where ``path`` is a link, of what it leads to."""
     target = Path(local_path(path)).absolute()
     return target.resolve() if target.is_symlink() else target
+
+
+def check_is_outside(target: str | os.PathLike[str], sources: Iterable[str | os.PathLike[str]]) -> None:
+    """Refuse a target in the directory of a source, whose files it would become some of."""
+    above = target_path(target).resolve().parents
+    for source in sources:
+        if Path(source).resolve() in above:
+            raise StepwellError(
+                f"{target} lies in {source}, the source of it: the new one would be a part of the old. Choose a path "
+                "outside of it."
+            )
 
 
 def _hidden_name(target: Path) -> Path:

@@ -56,6 +56,7 @@ __all__ = [
 MARKS = "marks.json"
 MARK_VALUES = ("good", "bad")
 MAX_NOTE = 2000
+ONLY_MARKS = "It holds marks and notes alone: without the file all that was recorded can be read."
 Entries = Mapping[str, Mapping[str, str]]
 Int64s = npt.NDArray[np.int64]
 
@@ -133,7 +134,7 @@ def mark_episodes(store: Store, table: EpisodeTable, chosen: Int64s, mark: str |
     """Change what is said of episodes; see `Store.mark_episodes`."""
     if mark not in (None, "", *MARK_VALUES):
         raise StepwellError(f'mark={mark!r}. Allowed: {", ".join(map(repr, MARK_VALUES))}; "" takes it back.')
-    if note is not None and (not isinstance(note, str) or len(note) > MAX_NOTE):
+    if note is not None and (not isinstance(note, str) or len(note) > MAX_NOTE or not _is_unicode(note)):
         raise StepwellError(f'note={note!r:.60}. Allowed: text, {MAX_NOTE} characters at most; "" takes it back.')
     given = {name: value for name, value in (("mark", mark), ("note", note)) if value is not None}
     file = marks_file(str(store.path), store.address)
@@ -188,10 +189,21 @@ def _keys_of(record: StoreRecord | None, keys: Int64s, columns: MarkedColumns, n
     ]
 
 
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written: half of a surrogate pair cannot."""
+    try:
+        return bool(text.encode()) or not text
+    except UnicodeEncodeError:
+        return False
+
+
 def _parsed(data: bytes, file: str) -> Entries:
-    entries = open_json(data, name=file).get("marks")
+    try:
+        entries = open_json(data, name=file).get("marks")
+    except CorruptSegmentError as error:
+        raise CorruptSegmentError(f"{error} {ONLY_MARKS}") from error
     if not isinstance(entries, dict) or not all(map(_is_entry, entries.items())):
-        raise CorruptSegmentError(f"{file}: the checksum is right, but these are no marks. Remove the file.")
+        raise CorruptSegmentError(f"{file}: the checksum is right, but these are no marks. {ONLY_MARKS}")
     return entries
 
 

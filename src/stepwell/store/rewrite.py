@@ -58,6 +58,7 @@ from stepwell.store.layout import (
     SEGMENTS,
     STORE_JSON,
     built_store,
+    check_is_outside,
     column_files,
     copy_file,
     link_file,
@@ -302,6 +303,7 @@ def concatenate(
         SchemaError: no stores, or other features, fps or metadata in one of them than in the first.
         StoreBusyError: a store is still being recorded, or was compacted meanwhile; the message names it.
         StoreExistsError: something is at the path.
+        StepwellError: the path lies in one of the stores.
         DiskFullError: no space; nothing is left at the path.
 
     Example:
@@ -319,6 +321,7 @@ def concatenate(
     """
     from stepwell.store.opening import open
 
+    check_is_outside(path, [store.path for store in stores])
     record = _joined_record([(store.path, read_record(str(store.path))) for store in stores], metadata)
     with built_store(path) as target, system_errors(target, is_writing=True):
         deleted = [np.empty(0, np.int64)]

@@ -59,7 +59,7 @@ def export_episode(
         >>> export_episode(store, 0, store.path.parent / "walk.html").name
         'walk.html'
     """
-    kind = kind or Path(path).suffix.removeprefix(".")
+    kind = kind or Path(path).suffix.removeprefix(".").lower()
     if kind not in KINDS:
         raise StepwellError(f"kind {kind!r} of {Path(path).name}. Allowed: {', '.join(KINDS)}.")
     episode = store[index]

@@ -62,7 +62,8 @@ def write_mp4(
         progress: called for each frame that was written.
 
     Raises:
-        StepwellError: nothing to show: no step, or neither a camera nor numbers among ``features``.
+        StepwellError: nothing to show: no step, or neither a camera nor numbers among ``features``; or less than a
+            frame in 1000 seconds.
         MissingDependencyError: PyAV is missing, or has no encoder of H.264.
     """
     try:
@@ -73,6 +74,8 @@ def write_mp4(
         raise MissingDependencyError(f"this PyAV has no {ENCODER}. Install the wheel of PyPI: pip install av")
     film = _Film(store, index, features)
     rate = Fraction(fps or store.fps or DEFAULT_FPS).limit_denominator(1000)
+    if not rate:
+        raise StepwellError(f"a film of {fps or store.fps} frames a second. Allowed: 0.001 or more, by fps, e.g. 10.")
     with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as container:
         stream: Any = container.add_stream(ENCODER, rate=rate, options=OPTIONS)
         stream.width, stream.height = film.size

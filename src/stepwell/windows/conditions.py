@@ -25,7 +25,8 @@ from stepwell.store.episodes import EpisodeTable
 __all__ = ["FACTS", "Condition", "Names", "facts_of", "sort_key", "value_of"]
 
 # what is known of every episode without its metadata
-FACTS = ("episode_index", "length", "terminated", "truncated", "interrupted", "is_open")
+NUMBERS = ("episode_index", "length")
+FACTS = (*NUMBERS, "terminated", "truncated", "interrupted", "is_open")
 MAX_LENGTH = 10_000
 MAX_DEPTH = 50
 TOKEN = re.compile(
@@ -74,7 +75,7 @@ class Condition:
         text: the condition; at most 10,000 characters.
 
     Raises:
-        WindowError: it cannot be parsed; the message points at the place.
+        WindowError: it cannot be parsed, or compares one of `FACTS` with a text; the message points at the place.
 
     Example:
         >>> condition = Condition("length >= 10 and (task ~ push or seed in (1, 2)) and not success")
@@ -213,22 +214,32 @@ class _Parser:
         found = self._peek()
         if found is not None and found.kind == "op":
             self._next += 1
-            return _comparing(name, found.text, self._value())
+            return _comparing(name, found.text, self._value(None if found.text == "~" else name))
         if self._takes("in"):
-            return _one_of(name, self._values())
+            return _one_of(name, self._values(name))
         return lambda facts: bool(value_of(facts, name))
 
-    def _values(self) -> list[Literal]:
+    def _values(self, name: str) -> list[Literal]:
         if not self._takes("("):
             self._fail("a bracket is missing, as in seed in (1, 2, 3)")
-        values = [self._value()]
+        values = [self._value(name)]
         while self._takes(","):
-            values.append(self._value())
+            values.append(self._value(name))
         if not self._takes(")"):
             self._fail("a closing bracket is missing")
         return values
 
-    def _value(self) -> Literal:
+    def _value(self, name: str | None) -> Literal:
+        """Return the value that comes next; of a fact, which is compared with nothing else, a number or a bool."""
+        first = self._next
+        literal = self._literal()
+        if name in FACTS and not isinstance(literal.value, int | float):
+            # "not length > 1O" would hold of every episode
+            meant = "a number" if name in NUMBERS else "true or false"
+            self._fail(f"{name} is {meant}, and {literal.text!r} is not", self._tokens[first].start)
+        return literal
+
+    def _literal(self) -> Literal:
         token = self._peek()
         if token is not None and token.kind == "text":
             self._next += 1

@@ -157,7 +157,7 @@ def test_commands_do_what_they_say(store: Any, tmp_path: Path, monkeypatch: pyte
     assert main(shlex.split(found["copy them"])[1:]) == 0
     copied = stepwell.open(tmp_path / "s-parts" / "chosen", mode="r")
     assert [each["x"][0] for each in copied] == [1, 2, 5]
-    assert main(shlex.split(found["delete them"])[1:]) == 0
+    assert main([*shlex.split(found["delete them"])[1:], "--yes"]) == 0
     assert [each["x"][0] for each in stepwell.open(store.path, mode="r")] == [0, 3, 4, 6]
 
 

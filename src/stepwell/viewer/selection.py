@@ -37,7 +37,7 @@ def ranges_of(episodes: npt.NDArray[np.int64]) -> list[str]:
 def commands_for(store: Store, episodes: npt.NDArray[np.int64]) -> dict[str, str]:
     """Return what to do with episodes to the text that does it: lines of a shell, and Python.
 
-    Lines that edit are given for stores and for LeRobot directories, which ``stepwell edit`` changes; those that would
+    Lines that edit are given for stores and for LeRobot directories; those that would
     be too long for a shell are left out.
 
     Args:
@@ -52,8 +52,8 @@ def commands_for(store: Store, episodes: npt.NDArray[np.int64]) -> dict[str, str
     directory = _editable(store)
     if directory is not None and len(",".join(ranges)) < MAX_WORDS:
         path, new = shlex.quote(directory), shlex.quote(f"{directory.removesuffix('.well')}-parts")
-        found["copy them"] = f"stepwell edit split {path} {new} chosen={','.join(ranges)}"
-        found["delete them"] = f"stepwell edit delete {path} {' '.join(ranges)}"
+        found["copy them"] = f"stepwell split {path} {new} chosen={','.join(ranges)}"
+        found["delete them"] = f"stepwell rm {path} {' '.join(ranges)}"
     if len(ranges) == 1 and store.address is not None:
         first, last = int(episodes[0]), int(episodes[-1])
         found["convert them"] = f"stepwell convert {shlex.quote(place)} chosen.well --episodes {first}:{last + 1}"

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from stepwell.errors import MissingDependencyError, StepwellError
 from stepwell.json_text import parse_json
@@ -119,7 +118,7 @@ def _is_own(headers: Mapping[str, str]) -> bool:
     """Whether a change comes from a page of this server: browsers say so, and ask first before they send JSON."""
     site, origin = headers.get("sec-fetch-site", "same-origin"), headers.get("origin")
     is_json = headers.get("content-type", "").partition(";")[0].strip() == "application/json"
-    return is_json and site == "same-origin" and (origin is None or urlsplit(origin).netloc == headers.get("host"))
+    return is_json and site == "same-origin" and (origin is None or origin.partition("://")[2] == headers.get("host"))
 
 
 def to_json(value: Any) -> Answer:

@@ -24,7 +24,8 @@ def run_without_linux(*arguments: str | Path) -> subprocess.CompletedProcess[str
     paths = [str(WITHOUT_LINUX), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        # the suite may have its files in /dev/shm
+        env={**os.environ, "PYTEST_DEBUG_TEMPROOT": "", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -4,6 +4,7 @@ import ast
 import re
 import tomllib
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ def resolved(name: str) -> Any:
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_every_public_name_is_in_the_reference(module: str) -> None:
+    if module in FROM_RAY and find_spec("ray") is None:
+        pytest.skip("Ray is not installed")
     names = named()
     assert len(set(names)) == len(names)
     try:
@@ -99,6 +102,10 @@ def test_every_name_of_the_reference_exists() -> None:
         try:
             resolved(name)
         except (ModuleNotFoundError, pytest.skip.Exception):
+            skipped += 1
+        except AttributeError:
+            # of a module that another test tried to import
+            assert name.startswith("stepwell.ray") and find_spec("ray") is None, name
             skipped += 1
     assert skipped < 60 < len(named())
 

@@ -69,7 +69,7 @@ class TcpProxy:
             try:
                 data = source.recv(1 << 16)
                 if self.delay:
-                    time.sleep(random.random() * self.delay)
+                    time.sleep(random.SystemRandom().random() * self.delay)
                 if data:
                     other.sendall(data)
                     return

@@ -170,7 +170,7 @@ def test_without_reruns_package_the_error_names_the_extra(
     store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "rerun", None)
-    with pytest.raises(MissingDependencyError, match=r"stepwell\[rerun\]"):
+    with pytest.raises(MissingDependencyError, match=r"\[rerun\]"):
         export_episode(store, 0, tmp_path / "0.rrd")
     assert not (tmp_path / "0.rrd").exists()
 

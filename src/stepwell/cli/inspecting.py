@@ -85,7 +85,7 @@ def open_at(place: Path | str, settings: Iterable[tuple[str, str]] = ()) -> Stor
 
 def check_spelling(place: Path | str) -> None:
     """Raise StoreNotFoundError for a path where nothing is, with what is called nearly so beside it."""
-    if isinstance(place, str) or os.path.lexists(place):
+    if isinstance(place, str) or os.path.lexists(place) or any(mark in place.name for mark in PATTERN_MARKS):
         return
     names: list[str] = []
     with suppress(OSError):
@@ -128,6 +128,8 @@ _LEROBOT: dict[str, Callable[[str], Any]] = {
 MAX_VALUE = 60
 # names beside a path that is not there, of which one may have been meant
 MAX_NEIGHBOURS = 10_000
+# of the names of several files
+PATTERN_MARKS = "*?[{"
 ENDINGS = ("terminated", "truncated", "interrupted")
 
 

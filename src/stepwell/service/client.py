@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Connection", "Pauses", "Sender", "refuse_pickle"]
 
+# apart from the user's own generator, and other in each process after a fork
+JITTER = random.SystemRandom()
+
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
 CALL_SECONDS = 10.0
 # answers of gRPC after which a call may be tried again: the server is away, or the connection was lost
@@ -53,7 +56,7 @@ class Pauses:
 
     def next(self, why: Exception, stopped: threading.Event | None = None) -> None:
         """Wait a while; raise ``why`` where the time is over."""
-        seconds = self._seconds * (0.5 + random.random())
+        seconds = self._seconds * (0.5 + JITTER.random())
         if self._deadline is not None and time.monotonic() + seconds > self._deadline:
             raise why
         self._seconds = min(2 * self._seconds, LONGEST_PAUSE)

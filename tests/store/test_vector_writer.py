@@ -61,7 +61,7 @@ def test_every_reader_sees_what_was_recorded(calls: tuple[int, list[Any]], capac
     expected = model.shown(capacity, ended_as="interrupted")
     assert read(store) == expected
     assert store.verify().is_ok, store.verify()
-    whole = stepwell.concatenate(f"{store.path}/joined", [store])
+    whole = stepwell.concatenate(f"{store.path}-joined", [store])
     assert read(whole) == expected
     whole.compact()
     assert read(whole) == expected

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from stepwell.display.html import Strip, block, lines, strips, table
 from stepwell.errors import FeatureNotFoundError
 from stepwell.loader.settings import LoaderSettings
+from stepwell.schema import flatten
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from stepwell.loader.batch import Batch
     from stepwell.loader.loader import Loader
 
-__all__ = ["batch_html", "flattened", "loader_html", "show_batch"]
+__all__ = ["batch_html", "loader_html", "show_batch"]
 
 MASK = "_is_pad"
 CHANNELS = (1, 3, 4)
@@ -77,18 +78,9 @@ class Value:
         return np.zeros(num, np.bool_) if self.is_pad is None else self.is_pad[row].reshape(num)
 
 
-def flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield keys and values, of nested ones with dots between."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flattened(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def batch_html(batch: Batch) -> str:
     """Return a batch as HTML: keys, dtypes, shapes, padding, numbers and frames of the first windows."""
-    found = dict(flattened(batch))
+    found = dict(flatten(batch))
     shown = list(_values(batch, NUM_SHOWN))
     numbers = {value.key: value for value in shown}
     rows = [
@@ -163,7 +155,7 @@ def show_batch(batch: Batch, keys: Iterable[str] | None, num_rows: int) -> Figur
 
 def _values(batch: Batch, num_rows: int, keys: Sequence[str] | None = None) -> Iterator[Value]:
     """Yield the keys that can be drawn, images first; refuse a key that is not there."""
-    found = dict(flattened(batch))
+    found = dict(flatten(batch))
     for key in keys or ():
         if key not in found:
             raise FeatureNotFoundError(f"no key {key!r} in this batch. There are: {', '.join(found)}.")

@@ -1,4 +1,4 @@
-"""Sizes and counts as people write them."""
+"""Sizes, counts and ranges as people write them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from fractions import Fraction
 
 import numpy as np
+import numpy.typing as npt
 
 from stepwell.errors import StepwellError
 
-__all__ = ["counted", "human_bytes", "parse_bytes"]
+__all__ = ["counted", "human_bytes", "parse_bytes", "ranges_of"]
 
 _PREFIXES = ("", "k", "m", "g", "t")
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -44,3 +45,17 @@ def human_bytes(size: int) -> str:
         value, unit = value / 1000, unit + 1
     digits = 0 if unit == 0 or value >= 99.95 else 1 if value >= 9.995 else 2
     return f"{value:.{digits}f} {_UNITS[unit]}"
+
+
+def ranges_of(numbers: npt.ArrayLike) -> list[str]:
+    """Return ascending numbers as the command line takes them.
+
+    Example:
+        >>> ranges_of([0, 3, 4, 5, 9])
+        ['0', '3:6', '9']
+    """
+    ascending = np.asarray(numbers)
+    if not len(ascending):
+        return []
+    runs = np.split(ascending, np.flatnonzero(np.diff(ascending) > 1) + 1)
+    return [str(run[0]) if len(run) == 1 else f"{run[0]}:{run[-1] + 1}" for run in runs]

@@ -11,7 +11,8 @@ import pytest
 import stepwell
 from stepwell.cli.main import main
 from stepwell.errors import StepwellError
-from stepwell.viewer.selection import commands_for, ranges_of, save_selection
+from stepwell.sizes import ranges_of
+from stepwell.viewer.selection import commands_for, save_selection
 
 pytest.importorskip("starlette", reason="needs starlette")
 pytest.importorskip("httpx2", reason="needs httpx2")

@@ -34,7 +34,7 @@ from stepwell.lerobot.language import LANGUAGE_COLUMNS
 from stepwell.lerobot.metadata import Metadata, select_episodes
 from stepwell.lerobot.video_edits import encode_images, reencode, retime
 from stepwell.schema import Feature
-from stepwell.sizes import counted, human_bytes
+from stepwell.sizes import counted, human_bytes, ranges_of
 from stepwell.store import Store, concatenate, open
 from stepwell.windows import View
 from stepwell.windows.comparing import compare
@@ -158,20 +158,14 @@ def _delete_in_place(store: Store | None, path: Path, gone: list[int]) -> int | 
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Return ascending numbers as ``rm`` takes them: ``0, 3:7, 9``.
+    """Return the first ranges of ascending numbers as ``rm`` takes them.
 
     Example:
         >>> _ranges([0, 3, 4, 5, 6, 9])
         '0, 3:7, 9'
     """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number:
-            runs[-1][1] += 1
-        else:
-            runs.append([number, number + 1])
-    told = [str(first) if stop == first + 1 else f"{first}:{stop}" for first, stop in runs[:MAX_RANGES]]
-    return ", ".join([*told, *(["..."] if len(runs) > MAX_RANGES else [])])
+    told = ranges_of(numbers)
+    return ", ".join([*told[:MAX_RANGES], *(["..."] if len(told) > MAX_RANGES else [])])
 
 
 def _parts(arguments: argparse.Namespace, count: int) -> dict[str, list[int]]:

@@ -10,28 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import StepwellError, StoreBusyError
+from stepwell.sizes import ranges_of
 from stepwell.store import Store, concatenate
 from stepwell.store.layout import built_directory
 
-__all__ = ["commands_for", "ranges_of", "save_selection"]
+__all__ = ["commands_for", "save_selection"]
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 # a word of a command line may be 128 KiB long
 MAX_WORDS = 100_000
 LEROBOT = "lerobot://"
-
-
-def ranges_of(episodes: npt.NDArray[np.int64]) -> list[str]:
-    """Return ascending numbers as the command line takes them.
-
-    Example:
-        >>> ranges_of(np.array([0, 3, 4, 5, 9]))
-        ['0', '3:6', '9']
-    """
-    if not len(episodes):
-        return []
-    runs = np.split(episodes, np.flatnonzero(np.diff(episodes) > 1) + 1)
-    return [str(run[0]) if len(run) == 1 else f"{run[0]}:{run[-1] + 1}" for run in runs]
 
 
 def commands_for(store: Store, episodes: npt.NDArray[np.int64]) -> dict[str, str]:

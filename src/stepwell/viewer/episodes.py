@@ -14,8 +14,19 @@ from stepwell.schema import Feature
 from stepwell.store import Episode, Store
 from stepwell.viewer.listing import end_of
 
-__all__ = ["cameras_of", "describe_episode", "is_camera", "is_drawn", "names_of_axes", "numbers_of", "schema_of"]
+__all__ = [
+    "DEFAULT_FPS",
+    "cameras_of",
+    "describe_episode",
+    "is_camera",
+    "is_drawn",
+    "names_of_axes",
+    "numbers_of",
+    "schema_of",
+]
 
+# steps a second of files where neither their user nor the store says it
+DEFAULT_FPS = 10
 # numbers of a step that are drawn, and steps that are sent as they are
 MAX_WIDTH, MAX_STEPS = 64, 20_000
 

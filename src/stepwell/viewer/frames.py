@@ -16,12 +16,14 @@ from stepwell.references.file_codec import FileCodec
 from stepwell.store import Episode, Store
 from stepwell.windows.fields import schema_of
 
-__all__ = ["Frames"]
+__all__ = ["FILE_QUALITY", "Frames"]
 
 # neighbours of a frame of video that are decoded with it, and how many such spans are kept: 128 MiB at most
 SPAN_STEPS, SPAN_BYTES, NUM_SPANS = 16, 8 << 20, 16
 # pixels of the shorter side
 THUMBNAIL_SIDE = 48
+# of JPEG, of what is exported
+FILE_QUALITY = 90
 
 
 class Frames:

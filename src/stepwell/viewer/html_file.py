@@ -13,7 +13,7 @@ from stepwell.errors import DecodeError, StepwellError
 from stepwell.sizes import human_bytes
 from stepwell.store import Store
 from stepwell.viewer.episodes import describe_episode, numbers_of
-from stepwell.viewer.frames import Frames
+from stepwell.viewer.frames import FILE_QUALITY, Frames
 from stepwell.viewer.site import PAGE
 
 __all__ = ["write_html"]
@@ -25,7 +25,6 @@ POLICY = (
 )
 # browsers hold no longer text
 MAX_BYTES = 400 << 20
-QUALITY = 90
 
 
 def write_html(
@@ -100,7 +99,7 @@ def _answers(
         for step in range(episode.length):
             query = urlencode({"name": name, "step": step})
             try:
-                yield f"{path}/frame?{query}", _data(*frames.encoded(index, name, step, quality=QUALITY))
+                yield f"{path}/frame?{query}", _data(*frames.encoded(index, name, step, quality=FILE_QUALITY))
             except DecodeError as error:
                 yield f"{path}/frame?{query}", {"error": str(error)}
             progress()

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from stepwell.errors import DecodeError, MissingDependencyError, StepwellError
 from stepwell.store import Store
-from stepwell.viewer.episodes import is_camera, is_drawn, names_of_axes, numbers_of, schema_of
+from stepwell.viewer.episodes import DEFAULT_FPS, is_camera, is_drawn, names_of_axes, numbers_of, schema_of
 from stepwell.viewer.frames import Frames
 
 __all__ = ["write_mp4"]
@@ -34,7 +34,6 @@ LEAST_HEIGHT, MOST_HEIGHT, PLOTS_WIDTH, PANEL_HEIGHT, HEAD_HEIGHT, BORDER = 240,
 MAX_IN_A_ROW = 3
 # names and values that find room above a curve
 MAX_NAMED = 12
-DEFAULT_FPS = 10
 PAPER, INK, FAINT, RED = (255, 255, 255), (30, 30, 30), (150, 150, 150), (170, 0, 0)
 ENCODER = "libx264"
 OPTIONS = {"crf": "20", "preset": "veryfast"}

@@ -11,13 +11,10 @@ import numpy as np
 
 from stepwell.errors import DecodeError, MissingDependencyError
 from stepwell.store import Store
-from stepwell.viewer.episodes import is_camera, is_drawn, names_of_axes, schema_of
-from stepwell.viewer.frames import Frames
+from stepwell.viewer.episodes import DEFAULT_FPS, is_camera, is_drawn, names_of_axes, schema_of
+from stepwell.viewer.frames import FILE_QUALITY, Frames
 
 __all__ = ["write_rrd"]
-
-QUALITY = 90
-DEFAULT_FPS = 10
 
 
 def write_rrd(
@@ -74,7 +71,7 @@ def write_rrd(
             recording.set_time("step", sequence=step)
             recording.set_time("time", duration=step / rate)
             try:
-                body, media = frames.encoded(index, name, step, quality=QUALITY)
+                body, media = frames.encoded(index, name, step, quality=FILE_QUALITY)
                 recording.log(name, rerun.EncodedImage(contents=body, media_type=media))
             except DecodeError as error:
                 recording.log(f"{name}/damaged", rerun.TextLog(str(error), level="ERROR"))

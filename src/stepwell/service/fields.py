@@ -61,9 +61,11 @@ def resolve_remote(fields: Mapping[str, Any] | None, schema: Schema, fps: float 
     Raises:
         WindowError: fields that do not fit the store, or of more than `MAX_OFFSETS` offsets.
     """
-    found = {key: resolve(field, key, schema, fps) for key, field in as_fields(fields, list(schema)).items()}
-    for key, each in found.items():
-        if len(each.offsets) > MAX_OFFSETS:
+    found = {}
+    for key, field in as_fields(fields, list(schema)).items():
+        found[key] = resolve(field, key, schema, fps)
+        # before the next one takes memory
+        if len(found[key].offsets) > MAX_OFFSETS:
             raise WindowError(f"field {key!r} has more than {MAX_OFFSETS:,} offsets.")
     return found
 

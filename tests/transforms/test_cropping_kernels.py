@@ -11,6 +11,7 @@ from stepwell.transforms.cropping_kernels import (
     HORIZONTAL,
     LINEAR,
     NEAREST,
+    STREAMED_BYTES,
     VERTICAL,
     axis_taps,
     crop_affine,
@@ -21,6 +22,7 @@ from stepwell.transforms.cropping_kernels import (
     num_taps,
     resize_bytes,
     resize_floats,
+    whole,
 )
 
 GUARD = 0xEE
@@ -97,11 +99,37 @@ def test_boxes_are_cut_with_their_channels_first(cut):
 def test_boxes_are_cut_and_scaled(cut, is_planar):
     images, sides, boxes, flips, fill, expected = cut
     number, *shape = images.shape
-    lines = np.random.default_rng(0).normal(size=(2, shape[2])).astype(np.float32)
+    lines = np.random.default_rng(0).normal(size=(3, shape[2])).astype(np.float32)
     out = np.empty((number, shape[2], *sides) if is_planar else (number, *sides, shape[2]), np.float32)
     crop_affine(image_addresses(images), tuple(shape), boxes, flips, fill, lines, is_planar, out)
-    scaled = expected * lines[0] + lines[1]
+    scaled = expected * lines[0] + expected * lines[1] + lines[2]
     np.testing.assert_allclose(out, np.moveaxis(scaled, -1, 1) if is_planar else scaled, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_planar", [True, False], ids=["CHW", "HWC"])
+@pytest.mark.parametrize("shape", [(7, 256, 208, 3), (20, 300, 61, 3), (4, 260, 1030, 1), (2, 500, 400, 4)])
+@pytest.mark.parametrize("offset", [0, 4], ids=["aligned", "between lines"])
+def test_images_larger_than_the_caches_are_scaled(shape, is_planar, offset):
+    number, channels = shape[0], shape[3]
+    images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    memory = np.full(4 * images.size + 3 * 64, GUARD, np.uint8)
+    first = -memory.ctypes.data % 64 + 64 + offset
+    out = memory[first : first + 4 * images.size].view(np.float32)
+    assert out.nbytes >= STREAMED_BYTES
+    wanted = np.moveaxis(images, -1, 1) if is_planar else images
+    per_channel = np.random.default_rng(1).normal(size=(3, channels)).astype(np.float32)
+    unit = np.array([[257 / 65536], [1 / (255 * 65536)], [0]], np.float32).repeat(channels, axis=1)
+    boxes, flips, fill = np.zeros((number, 4), np.int64), np.zeros(number, np.uint8), np.empty(0, np.uint8)
+    rows = image_addresses(images), shape[1:], boxes, flips, fill
+    as_rows = (number, channels, 1, -1) if is_planar else (number, 1, -1, channels)
+    for cut, form in ((rows, wanted.shape), (whole(images), as_rows)):
+        out[:] = 0
+        crop_affine(*cut, unit, is_planar, out.reshape(form))
+        np.testing.assert_array_equal(out.reshape(wanted.shape), wanted / np.float32(255))
+        crop_affine(*cut, per_channel, is_planar, out.reshape(form))
+        scale, rest, shift = (np.expand_dims(line, (1, 2)) if is_planar else line for line in per_channel)
+        np.testing.assert_array_equal(out.reshape(wanted.shape), wanted * scale + wanted * rest + shift)
+    assert (memory[:first] == GUARD).all() and (memory[first + out.nbytes :] == GUARD).all()
 
 
 @settings(deadline=None, max_examples=60)

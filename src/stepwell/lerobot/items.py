@@ -67,9 +67,8 @@ OWN = " of the item"
 STEP_ID = "step_id"
 COMPUTED = {"timestamp": "timestamp", "frame_index": "step_index", "episode_index": "episode_index"}
 LEROBOT_DTYPES = {"f": "<f4", "i": "<i8", "u": "<i8"}
-# values of a pixel in items, by its byte
-BYTES = np.arange(256, dtype=np.uint8)
-UNITS = BYTES.astype(np.float32) / np.float32(255)
+# 1/255 in two parts: a byte times the first is not rounded, so that the sum of both products is b/255 to the last bit
+UNIT = np.array([[257 / 65536], [1 / (255 * 65536)], [0]], np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +107,15 @@ class Planes:
         if values.dtype != np.uint8:
             dtype = np.float32 if self.images == "float32" else values.dtype
             return np.moveaxis(values, -1, -3).astype(dtype, order="C")
-        put_channels_first, put_unit_planes = _kernels()
-        table = UNITS if self.images == "float32" else BYTES
+        whole, crop_affine, crop_planes = _kernels()
         *front, height, width, channels = values.shape
-        found = empty((*front, channels, height, width), table.dtype)
-        frames, planes = values.reshape(-1, height, width, channels), found.reshape(-1, channels, height, width)
-        if table is UNITS and channels == 3:
-            put_unit_planes(frames, planes)
+        found = empty((*front, channels, height, width), np.float32 if self.images == "float32" else np.uint8)
+        frames = np.ascontiguousarray(values).reshape(-1, height, width, channels)
+        planes = found.reshape(-1, channels, 1, height * width)
+        if self.images == "float32":
+            crop_affine(*whole(frames), UNIT.repeat(channels, axis=1), True, planes)
         else:
-            put_channels_first(frames, table, planes)
+            crop_planes(*whole(frames), planes)
         return found
 
 
@@ -470,9 +469,9 @@ def collate_items(batch: Sequence[Mapping[str, Any]], *, collate_fn_map: Any = N
 @cache
 def _kernels() -> Any:
     """Return the kernels; an import statement for each camera would take as long as a small image."""
-    from stepwell.transforms.colors_kernels import put_channels_first, put_unit_planes
+    from stepwell.transforms.cropping_kernels import crop_affine, crop_planes, whole
 
-    return put_channels_first, put_unit_planes
+    return whole, crop_affine, crop_planes
 
 
 @cache

@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.kernels.kernel import inlined, kernel
-from stepwell.kernels.memory import STREAM_BYTES, end_stream, stream
 from stepwell.kernels.permutation import mix64
 
 __all__ = [
@@ -41,8 +40,6 @@ __all__ = [
     "lesser",
     "make_gray",
     "normal_table",
-    "put_channels_first",
-    "put_unit_planes",
     "turn_of",
     "turned",
 ]
@@ -57,11 +54,6 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LOW = np.uint64((1 << TABLE_BITS) - 1)
 _BITS = np.uint64(TABLE_BITS)
 ZERO = np.float32(0)
-# 1/255 in two parts: a byte times the first is not rounded, so that the sum of both products is b/255 to the last bit
-UNIT, UNIT_REST = np.float32(257 / 65536), np.float32(1 / (255 * 65536))
-PART_PIXELS = 256
-# what a core's own cache does not hold until it is read
-STREAMED_BYTES = 4 << 20
 
 
 # numba's own min and max of floats have branches, for NaNs
@@ -408,57 +400,3 @@ def blend_bytes(values: Any, partner: Any, weights: Any, out: Any) -> None:
         for j in range(np.uintp(own.size)):
             base = np.float32(other[j])
             into[j] = np.uint8(np.int32(base + (np.float32(own[j]) - base) * weight + half))
-
-
-@kernel
-def put_channels_first(images: Any, table: Any, out: Any) -> None:
-    """Write ``table[images]`` of uint8 [n, height, width, channels] to ``out`` [n, channels, height, width]."""
-    # a plane at a time: 305 us for 480 x 640 to floats, pixel by pixel 543, with divisions 756
-    n, height, width, channels = images.shape
-    for i in range(n):
-        for k in range(channels):
-            for y in range(height):
-                for x in range(width):
-                    out[i, k, y, x] = table[images[i, y, x, k]]
-
-
-@kernel
-def put_unit_planes(images: Any, out: Any) -> None:
-    """Write ``images / 255``, exactly, of uint8 [n, height, width, 3] to ``out``, float32 [n, 3, height, width].
-
-    Notes:
-        Of 480 x 640 pixels half of the time of `put_channels_first` where ``out`` is not in the caches: they would read
-        it first.
-    """
-    n, height, width, _ = images.shape
-    size = height * width
-    plane = size * 4
-    is_streamed = out.nbytes >= STREAMED_BYTES and (out.ctypes.data | plane) % STREAM_BYTES == 0
-    part = np.empty((3, PART_PIXELS), np.float32)
-    source = part.ctypes.data
-    for i in range(n):
-        pixels, planes, target = images[i].reshape(-1), out[i].reshape(3, -1), out[i].ctypes.data
-        if not is_streamed:
-            _unit_planes(pixels, 0, planes, size)
-            continue
-        for start in range(0, size, PART_PIXELS):
-            number = min(size - start, PART_PIXELS)
-            _unit_planes(pixels, start * 3, part, number)
-            for k in range(3):
-                to, at = target + k * plane + start * 4, source + k * PART_PIXELS * 4
-                for line in range(0, number * 4, STREAM_BYTES):
-                    stream(to + line, at + line)
-    end_stream()
-
-
-@kernel
-def _unit_planes(pixels: Any, first: Any, planes: Any, number: Any) -> None:
-    red, green, blue = planes[0], planes[1], planes[2]
-    for x in range(np.uintp(number)):
-        place = np.uintp(first) + THREE * x
-        value = np.float32(pixels[place])
-        red[x] = value * UNIT + value * UNIT_REST
-        value = np.float32(pixels[place + np.uintp(1)])
-        green[x] = value * UNIT + value * UNIT_REST
-        value = np.float32(pixels[place + np.uintp(2)])
-        blue[x] = value * UNIT + value * UNIT_REST

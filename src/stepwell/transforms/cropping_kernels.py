@@ -41,7 +41,7 @@ from llvmlite import ir
 from numba import carray, types
 
 from stepwell.kernels.kernel import inlined, intrinsic, kernel
-from stepwell.kernels.memory import memcpy, memset
+from stepwell.kernels.memory import STREAM_BYTES, end_stream, memcpy, memset, stream
 
 __all__ = [
     "ANTIALIAS",
@@ -53,6 +53,7 @@ __all__ = [
     "NEAREST",
     "OPENCV_AREA",
     "VERTICAL",
+    "Cuts",
     "crop_affine",
     "crop_planes",
     "crop_rows",
@@ -61,6 +62,7 @@ __all__ = [
     "resize_bytes",
     "resize_floats",
     "resize_signed",
+    "whole",
 ]
 
 HORIZONTAL, VERTICAL = 1, 2
@@ -79,6 +81,15 @@ ROW_SHIFT = WEIGHT_BITS - ROW_BITS
 OUT_SHIFT = WEIGHT_BITS + ROW_BITS
 # of weights that may be negative: their sums over bytes stay within 32 bits
 SIGNED_BITS = 22
+# pixels of a row whose values are made at once: they stay in the first cache
+PART_PIXELS = 256
+# what a core's own cache does not hold until it is read
+STREAMED_BYTES = 4 << 20
+
+# addresses, shape, boxes, flips and fill of a kernel that cuts
+Cuts = tuple[
+    npt.NDArray[np.int64], tuple[int, int, int], npt.NDArray[np.int64], npt.NDArray[np.uint8], npt.NDArray[np.uint8]
+]
 
 
 def image_addresses(images: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -89,6 +100,17 @@ def image_addresses(images: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """
     step = images.strides[0] if len(images) else 0
     return images.ctypes.data + step * np.arange(len(images), dtype=np.int64)
+
+
+def whole(images: npt.NDArray[Any]) -> Cuts:
+    """Return the first arguments of the kernels that cut, for images as they are: of one row each.
+
+    Args:
+        images: [m, height, width, channels], each C-contiguous; to be kept alive.
+    """
+    number, height, width, channels = images.shape
+    boxes, flips, fill = np.zeros((number, 4), np.int64), np.zeros(number, np.uint8), np.empty(0, np.uint8)
+    return image_addresses(images), (1, height * width, channels), boxes, flips, fill
 
 
 @intrinsic
@@ -105,6 +127,22 @@ def _pointer(typing_context: Any, address: Any) -> Any:
 def bytes_at(address: Any, number: Any) -> Any:
     """Return the ``number`` bytes at an address as an array."""
     return carray(_pointer(address), (number,), np.uint8)
+
+
+@intrinsic
+def _float_pointer(typing_context: Any, address: Any) -> Any:
+    """Return an address as a pointer to float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.PointerType(ir.FloatType()))
+
+    return types.CPointer(types.float32)(types.int64), generate
+
+
+@inlined
+def floats_at(address: Any, number: Any) -> Any:
+    """Return the ``number`` float32 at an address as an array."""
+    return carray(_float_pointer(address), (number,), np.float32)
 
 
 @kernel
@@ -247,10 +285,29 @@ def crop_planes(addresses: Any, shape: Any, boxes: Any, flips: Any, fill: Any, o
 
 
 @kernel
+def _write_values(source: Any, number: Any, factors: Any, target: Any) -> None:
+    """Write ``value * scale + value * rest + offset`` of bytes as float32; ``factors`` [3, >= number] says of which."""
+    values, floats = bytes_at(source, number), floats_at(target, number)
+    scales, rests, offsets = factors[0], factors[1], factors[2]
+    for k in range(np.uintp(number)):
+        value = np.float32(values[k])
+        floats[k] = value * scales[k] + value * rests[k] + offsets[k]
+
+
+@kernel
+def _write_plane(source: Any, number: Any, scale: Any, rest: Any, offset: Any, target: Any) -> None:  # noqa: PLR0917
+    """Write ``value * scale + value * rest + offset`` of bytes as float32."""
+    values, floats = bytes_at(source, number), floats_at(target, number)
+    for k in range(np.uintp(number)):
+        value = np.float32(values[k])
+        floats[k] = value * scale + value * rest + offset
+
+
+@kernel
 def crop_affine(  # noqa: PLR0917
     addresses: Any, shape: Any, boxes: Any, flips: Any, fill: Any, lines: Any, is_planar: Any, out: Any
 ) -> None:
-    """Cut boxes out of uint8 images, and make ``value * scale + offset`` of each value in the same pass.
+    """Cut boxes out of uint8 images, and make ``value * scale + value * rest + offset`` of each value in the same pass.
 
     Args:
         addresses: as for `crop_planes`, and so the others.
@@ -258,36 +315,60 @@ def crop_affine(  # noqa: PLR0917
         boxes: int64 [m, 4].
         flips: uint8 [m].
         fill: uint8 [channels], or empty.
-        lines: float32 [2, channels], scale and offset.
+        lines: float32 [3, channels], scale, rest and offset. A factor in two parts, of which the first is a number of
+            16 bits, is exact to the last bit: bytes times that are not rounded.
         is_planar: whether ``out`` is CHW.
         out: float32 [m, h, w, channels] or [m, channels, h, w], C-contiguous; written.
+
+    Notes:
+        An ``out`` that the caches do not hold is written past them where its rows are whole lines of the cache: they
+        would read first what is written over, a third of the time.
     """
     channels = shape[2]
     rows, columns = (out.shape[2], out.shape[3]) if is_planar else (out.shape[1], out.shape[2])
-    flat = out.reshape(-1)
-    spare, split = np.empty(2 * columns * channels, np.uint8), np.empty(columns * channels, np.uint8)
-    border = _fill_address(fill)
-    # one scale and offset a value of a row, so that the loop over an HWC row has no channels in it
-    scales, offsets = np.empty(columns * channels, np.float32), np.empty(columns * channels, np.float32)
-    for k in range(columns * channels):
-        scales[k], offsets[k] = lines[0, k % channels], lines[1, k % channels]
+    run = columns if is_planar else columns * channels
+    is_plain = channels == 1 or (lines[:, 1:] == lines[:, :-1]).all()
+    is_streamed = out.nbytes >= STREAMED_BYTES and (out.ctypes.data | (4 * run)) % STREAM_BYTES == 0
+    spare, split = np.empty(2 * columns * channels, np.uint8), np.empty(PART_PIXELS * channels, np.uint8)
+    floats = np.empty(PART_PIXELS * channels, np.float32)
+    border, planes, made = _fill_address(fill), np.int64(split.ctypes.data), np.int64(floats.ctypes.data)
+    # a factor a value of a row, so that the loop over an HWC row has no channels in it
+    factors = np.empty((3, PART_PIXELS * channels), np.float32)
+    for j in range(3):
+        for k in range(PART_PIXELS * channels):
+            factors[j, k] = lines[j, k % channels]
     for i in range(out.shape[0]):
         top, left, flip = boxes[i, 0], boxes[i, 1], flips[i]
+        image = np.int64(out.ctypes.data) + 4 * i * channels * rows * columns
         for y in range(rows):
             from_y = top + (rows - 1 - y if flip & VERTICAL else y)
-            place = _cut_row(addresses[i], shape, from_y, left, flip, border, columns, np.int64(spare.ctypes.data))
-            if is_planar:
-                _split_row(place, channels, columns, np.int64(split.ctypes.data), columns)
+            row = _cut_row(addresses[i], shape, from_y, left, flip, border, columns, np.int64(spare.ctypes.data))
+            for x in range(0, columns, PART_PIXELS):
+                number = min(columns - x, PART_PIXELS)
+                if not is_planar:
+                    target = image + 4 * (y * columns + x) * channels
+                    source, to = row + x * channels, made if is_streamed else target
+                    if is_plain:
+                        _write_plane(source, number * channels, lines[0, 0], lines[1, 0], lines[2, 0], to)
+                    else:
+                        _write_values(source, number * channels, factors, to)
+                    if is_streamed:
+                        _stream_lines(made, 4 * number * channels, target)
+                    continue
+                _split_row(row + x * channels, channels, number, planes, PART_PIXELS)
                 for c in range(channels):
-                    plane = bytes_at(np.int64(split.ctypes.data) + c * columns, columns)
-                    scale, offset = lines[0, c], lines[1, c]
-                    start = np.uintp(((i * channels + c) * rows + y) * columns)
-                    for x in range(np.uintp(columns)):
-                        flat[start + x] = np.float32(plane[x]) * scale + offset
-            else:
-                row, start = bytes_at(place, columns * channels), np.uintp((i * rows + y) * columns * channels)
-                for k in range(np.uintp(columns * channels)):
-                    flat[start + k] = np.float32(row[k]) * scales[k] + offsets[k]
+                    target = image + 4 * ((c * rows + y) * columns + x)
+                    plane, to = planes + c * PART_PIXELS, made if is_streamed else target
+                    _write_plane(plane, number, lines[0, c], lines[1, c], lines[2, c], to)
+                    if is_streamed:
+                        _stream_lines(made, 4 * number, target)
+    end_stream()
+
+
+@kernel
+def _stream_lines(source: Any, num_bytes: Any, target: Any) -> None:
+    for at in range(0, num_bytes, STREAM_BYTES):
+        stream(target + at, source + at)
 
 
 @kernel

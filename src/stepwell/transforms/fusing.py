@@ -29,6 +29,8 @@ __all__ = ["ImageStage", "Memory", "Stage", "fuse", "new_memory"]
 
 # how far from a straight line a table may be, of its largest value, that is done as one: float32 has no more
 LINE_TOLERANCE = 3e-7
+# of a factor's first part: a byte times that is a float32 to the last bit
+SCALE_BITS = 16
 # number of bytes -> uint8 [bytes] of the caller's own, aligned for any dtype, of undefined content
 Memory = Callable[[int], npt.NDArray[np.uint8]]
 # bytes of resized images that are still in the cache when their values are made
@@ -135,10 +137,14 @@ class ImageStage(Stage):
         out: npt.NDArray[Any],
     ) -> None:
         """Write the values of boxes of images."""
-        from stepwell.transforms.cropping_kernels import crop_affine, crop_planes, crop_tables, image_addresses
+        from stepwell.transforms.cropping_kernels import crop_affine, crop_planes, crop_tables, image_addresses, whole
 
-        _, height, width, channels = images.shape
-        cuts = image_addresses(images), (height, width, channels), boxes, flips, border
+        number, height, width, channels = images.shape
+        if self.cutting < 0 and not self.flips:
+            cuts = whole(images)
+            out = out.reshape((number, channels, 1, -1) if self.is_planar else (number, 1, -1, channels))
+        else:
+            cuts = image_addresses(images), (height, width, channels), boxes, flips, border
         if self.lines is not None:
             crop_affine(*cuts, self.lines, self.is_planar, out)
         elif self.tables is not None:
@@ -225,7 +231,7 @@ def _stage_of(first: int, transforms: list[Transform], tables: npt.NDArray[Any],
     flips = tuple(place for place, transform in enumerate(transforms) if isinstance(transform, RandomFlip))
     is_planar = any(isinstance(transform, ToCHW) for transform in transforms)
     stays = tables.dtype == np.uint8 and bool((tables == np.arange(256)).all())
-    lines = None if any(transform.is_exact for transform in transforms) else _lines(tables)
+    lines = _lines(tables, is_exact=any(transform.is_exact for transform in transforms))
     cutting = cuts[0] if cuts else -1
     return ImageStage(first, tuple(transforms), cutting, flips, None if stays else tables, lines, is_planar, shape)
 
@@ -276,12 +282,18 @@ def _tables(transforms: list[Transform], layout: ImageLayout) -> npt.NDArray[Any
     return np.ascontiguousarray(np.moveaxis(values, axis, 0).reshape(layout.channels, 256))
 
 
-def _lines(tables: npt.NDArray[Any]) -> npt.NDArray[np.float32] | None:
-    """Return scale and offset of each channel, float32 [2, channels], when float tables are straight lines."""
+def _lines(tables: npt.NDArray[Any], *, is_exact: bool) -> npt.NDArray[np.float32] | None:
+    """Return scale, rest and offset of each channel, float32 [3, channels], when float tables are straight lines."""
     if tables.dtype != np.float32:
         return None
     first, last = tables[:, 0].astype(np.float64), tables[:, 255].astype(np.float64)
-    lines = np.stack([(last - first) / 255, first]).astype(np.float32)
-    made = np.arange(256, dtype=np.float32) * lines[0, :, None] + lines[1, :, None]
+    slopes = (last - first) / 255
+    mantissas, exponents = np.frexp(slopes)
+    scales = np.ldexp(np.round(np.ldexp(mantissas, SCALE_BITS)), exponents - SCALE_BITS)
+    lines = np.stack([scales, slopes - scales, first]).astype(np.float32)
+    values = np.arange(256, dtype=np.float32)
+    made = values * lines[0, :, None] + values * lines[1, :, None] + lines[2, :, None]
+    if is_exact:
+        return lines if np.array_equal(made, tables) else None
     largest = np.maximum(np.abs(tables).max(), 1.0)
     return lines if np.abs(made - tables).max() <= LINE_TOLERANCE * largest else None

@@ -181,14 +181,12 @@ class ToFloat(Transform):
 
 def _scaled(values: npt.NDArray[np.uint8], scale: np.float32) -> npt.NDArray[Any]:
     """Return values times a scale, float32, three times as fast as numpy."""
-    from stepwell.transforms.cropping_kernels import crop_affine, image_addresses
+    from stepwell.transforms.cropping_kernels import crop_affine, whole
 
     out = np.empty(values.shape, np.float32)
-    number, size = len(values), values.size // len(values)
-    boxes, flips, border = np.zeros((number, 4), np.int64), np.zeros(number, np.uint8), np.empty(0, np.uint8)
-    lines = np.array([[scale], [0]], np.float32)
-    rows = out.reshape(number, 1, size, 1)
-    crop_affine(image_addresses(values.reshape(number, size)), (1, size, 1), boxes, flips, border, lines, False, rows)
+    lines = np.array([[scale], [0], [0]], np.float32)
+    grey = len(values), 1, -1, 1
+    crop_affine(*whole(values.reshape(grey)), lines, False, out.reshape(grey))
     return out
 
 
@@ -213,14 +211,12 @@ class ToCHW(Transform):
             return values[..., None, :, :]
         if values.dtype != np.uint8:
             return np.ascontiguousarray(np.moveaxis(values, -1, -3))
-        from stepwell.transforms.cropping_kernels import crop_planes, image_addresses
+        from stepwell.transforms.cropping_kernels import crop_planes, whole
 
         images = layout.images(values)
-        sides = layout.height, layout.width
-        out = np.empty((len(images), layout.channels, *sides), np.uint8)
-        nothing = np.zeros((len(images), 4), np.int64), np.zeros(len(images), np.uint8), np.empty(0, np.uint8)
-        crop_planes(image_addresses(images), (*sides, layout.channels), *nothing, out)
-        return out.reshape(len(values), *layout.window, layout.channels, *sides)
+        out = np.empty((len(images), layout.channels, 1, layout.height * layout.width), np.uint8)
+        crop_planes(*whole(images), out)
+        return out.reshape(len(values), *layout.window, layout.channels, layout.height, layout.width)
 
 
 @dataclass(frozen=True)

@@ -600,19 +600,25 @@ def test_frames_in_any_order_equal_plain_decoding(
         np.testing.assert_array_equal(found[0], frames[row])
 
 
-def test_each_run_is_decoded_a_few_times_while_its_frames_are_kept(
-    videos: Path, kept: video_in_files.KeptFrames, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    times, frames = plain_frames(videos / "0-0.mp4")
-    codec, blobs = codec_of(videos), blobs_of(times)
-    decoded: list[int] = []
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of packets that were decoded, a call each."""
+    numbers: list[int] = []
     decode = video_decoding.FrameDecoder.decode
 
     def count(self: Any, packets: Any, *arguments: Any) -> set[int]:
-        decoded.append(len(packets))
+        numbers.append(len(packets))
         return decode(self, packets, *arguments)
 
     monkeypatch.setattr(video_decoding.FrameDecoder, "decode", count)
+    return numbers
+
+
+def test_each_run_is_decoded_a_few_times_while_its_frames_are_kept(
+    videos: Path, kept: video_in_files.KeptFrames, decoded: list[int]
+) -> None:
+    times, frames = plain_frames(videos / "0-0.mp4")
+    codec, blobs = codec_of(videos), blobs_of(times)
     order = np.random.default_rng(0).permutation(len(times)).tolist()
     for row in order:
         np.testing.assert_array_equal(read(codec, blobs, [row])[0], frames[row])
@@ -622,6 +628,34 @@ def test_each_run_is_decoded_a_few_times_while_its_frames_are_kept(
     for row in order:
         read(codec, blobs, [row])
     assert once < 0.6 * sum(decoded)
+
+
+def test_a_later_epoch_decodes_nothing_where_all_frames_are_kept(
+    videos: Path, kept: video_in_files.KeptFrames, decoded: list[int]
+) -> None:
+    times, frames = plain_frames(videos / "0-0.mp4")
+    codec, blobs = codec_of(videos), blobs_of(times)
+    for row in range(len(times)):
+        read(codec, blobs, [row])
+    decoded.clear()
+    for row in np.random.default_rng(1).permutation(len(times)).tolist():
+        np.testing.assert_array_equal(read(codec, blobs, [row])[0], frames[row])
+    np.testing.assert_array_equal(read(codec, blobs, list(range(len(times)))), frames)
+    assert not decoded
+
+
+def test_frames_that_were_shown_give_way_to_those_on_the_way(videos: Path, kept: video_in_files.KeptFrames) -> None:
+    times, _ = plain_frames(videos / "0-0.mp4")
+    codec, blobs = codec_of(videos), blobs_of(times)
+    read(codec, blobs, [7])
+    on_the_way = {packet for _, packet in kept.frames} - {7}
+    assert 7 in {packet for _, packet in kept.frames} and len(on_the_way) >= 5
+    # room for as many as were on the way: the one that was shown goes first, one that is shown later does not come in
+    kept.max_bytes = kept._num_bytes * len(on_the_way) // len(kept.frames)
+    read(codec, blobs, [0])
+    read(codec, blobs, [len(times) - 1])
+    assert kept._num_bytes <= kept.max_bytes
+    assert {packet for _, packet in kept.frames}.isdisjoint({7, len(times) - 1})
 
 
 def test_no_more_is_kept_than_allowed(videos: Path, kept: video_in_files.KeptFrames) -> None:

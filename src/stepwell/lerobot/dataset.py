@@ -105,9 +105,9 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         cache_dir: of the hub's files.
         local_files_only: whether only files that are here already are used.
         ignore: names of features to leave out: cameras that are not needed, kinds that stepwell does not read.
-        frame_cache: bytes of decoded frames that each process keeps ("512 MiB", or a number; 0: none): those that were
-            decoded on the way to others, of mp4 files that are read in place. Items in a random order then decode each
-            run of a file once, not once an item, as far as a dataset's frames fit.
+        frame_cache: bytes of decoded frames of mp4 files that each process keeps ("512 MiB", or a number; 0: none), at
+            1.5 bytes a pixel: first those that were decoded on the way to others, so that items in a random order
+            decode each run of a file once, not once an item; where there is room all, for later epochs.
         fuse_image_transforms: False: call ``image_transforms``, whatever they are, for each image.
         lerobot_arguments: ``vcodec`` and others that LeRobot's class had in earlier versions; of no meaning here.
 
@@ -788,8 +788,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         Raises:
             WindowError: ``image_transforms`` that are functions of single items.
         """
-        if order != "pooled":
-            keep_frames(self._frame_bytes)
+        keep_frames(self._frame_bytes)
         made = self.item_format("uint8_view" if images == "uint8" else images, image_transforms)
         return item_loader(self.view, made, batch_size, order, transform, options)
 

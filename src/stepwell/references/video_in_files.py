@@ -151,12 +151,13 @@ def _unreadable(path: str, error: OSError) -> DecodeError:
 
 
 class KeptFrames:
-    """Frames that were decoded on the way to others, for reads in a random order: each would be decoded again.
+    """Decoded frames, for reads in a random order and for later epochs: each would be decoded again.
 
     ::
 
         row 7 is read     key 1 2 3 4 5 6 [7]       0 to 6 are kept, as the decoder gave them: 1.5 bytes a pixel
-        row 4 is read     from what is kept         and is the first to go: an epoch asks for it once
+        row 4 is read     from what is kept         and is among the first to go: an epoch asks for it once
+        there is room     7 is kept, too, and 4     the next epoch asks again
 
     Notes:
         Of the whole process; for any number of threads, and after a fork. Nothing is kept until `keep_frames`.
@@ -184,17 +185,20 @@ class KeptFrames:
         video: KnownVideo,
         stream: StreamId,
         packets: Sequence[int],
-        wanted: Container[int],
+        shown: Container[int],
         came: Mapping[int, Any],
     ) -> None:
-        """Keep the frames of a run, given by their place in it, but for those that were wanted."""
+        """Keep the frames of a run, given by their place in it; those that were shown go first."""
         frames = self.frames
         with self._lock:
             for place, frame in came.items():
-                key = video, packets[place]
-                if packets[place] not in wanted and key not in frames:
-                    self._num_bytes += sum(map(PLANE_BYTES, frame.planes))
-                    frames[key] = stream, frame
+                key, is_shown = (video, packets[place]), packets[place] in shown
+                if key in frames or (is_shown and self._num_bytes >= self.max_bytes):
+                    continue
+                self._num_bytes += sum(map(PLANE_BYTES, frame.planes))
+                frames[key] = stream, frame
+                if is_shown:
+                    frames.move_to_end(key, last=False)
             while self._num_bytes > self.max_bytes:
                 self._num_bytes -= sum(map(PLANE_BYTES, frames.popitem(last=False)[1][1].planes))
 
@@ -371,7 +375,7 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
                 came: dict[int, Any] | None = {} if KEPT.max_bytes else None
                 decoder = open_decoder(stream, self._shape, size, index.turn, self._is_deep)
                 decoder.decode(packets, head, outs_of, came)
-                if came and len(came) > len(wanted):
+                if came:
                     KEPT.keep(video, stream, numbers, wanted, came)
                 return
         except DecodeError as error:

@@ -6,6 +6,9 @@ Frames of a noisy camera, which take several times longer to decode, are in benc
 The rival decodes with torchcodec; its other ways of decoding need what torchvision no longer has. Ours, on two threads,
 makes what LeRobot makes, float32 with channels first: in place, from the mp4 files, in a pooled and a random order; and
 from a store into which the dataset was converted, with JPEG images.
+
+Of the dataset's frames nearly all fit into what a process keeps by default, so that later epochs decode little; each
+order is measured with nothing kept, too, as of a dataset that is much larger.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ NAME = "lerobot_video"
 STEPS = 6000
 IN_PLACE, AT_RANDOM = "2 steps of 2 cameras, in place, pooled", "2 steps of 2 cameras, in place, random"
 CONVERTED = "2 steps of 2 cameras, converted to jpeg, pooled"
-TARGETS = {IN_PLACE: 8.0, AT_RANDOM: None, CONVERTED: 15.0}
+PLAIN, PLAIN_AT_RANDOM = f"{IN_PLACE}, nothing kept", f"{AT_RANDOM}, nothing kept"
+TARGETS = {PLAIN: None, PLAIN_AT_RANDOM: None, IN_PLACE: 10.0, AT_RANDOM: 7.0, CONVERTED: 15.0}
 # conversion from yuv is rounded the same way or by one
 ROUNDING = 1.01 / 255
 
@@ -58,13 +62,16 @@ def run(settings: Settings) -> Iterator[Row]:
         _make(rival, root, settings)
         deltas = window_deltas({key: [-1, 0] for key in CAMERAS})
         rival.ask("open", root=str(root), deltas=deltas)
+        plain = LeRobotDataset("bench/lerobot", root=root, delta_timestamps=deltas, frame_cache=0)
         in_place = LeRobotDataset("bench/lerobot", root=root, delta_timestamps=deltas)
         atol = dict.fromkeys(CAMERAS, ROUNDING)
-        check_items(rival, in_place, [0, 1, EPISODE - 1, EPISODE], settings.data / "items.npz", atol)
+        check_items(rival, plain, [0, 1, EPISODE - 1, EPISODE], settings.data / "items.npz", atol)
         convert(root, settings.data / "jpeg.well", features="jpeg", workers=2)
         converted = LeRobotDataset("bench/lerobot", root=settings.data / "jpeg.well", delta_timestamps=deltas)
         theirs = rival.rates(settings.sized(8, 1))
-        ways = {IN_PLACE: (in_place, "pooled"), AT_RANDOM: (in_place, "random"), CONVERTED: (converted, "pooled")}
+        # nothing is kept until the first dataset asks for it
+        ways = {PLAIN: (plain, "pooled"), PLAIN_AT_RANDOM: (plain, "random")}
+        ways |= {IN_PLACE: (in_place, "pooled"), AT_RANDOM: (in_place, "random"), CONVERTED: (converted, "pooled")}
         for case, (dataset, order) in ways.items():
             make = _maker(dataset, {"batch_size": BATCH // 4, "order": order, "images": "float32", "threads": 2})
             ours = [epoch_rate(make) for _ in theirs]

@@ -470,7 +470,7 @@ def _num_samples(name: str, feature: Feature, rows: Any) -> list[int]:
     if not isinstance(rows, EncodedRows):
         return [len(row) if np.ndim(row) else -1 for row in rows]
     codec, counts = make_codec(feature), []
-    size = 0 if isinstance(codec, SampledCodec) else math.prod(feature.shape[1:]) * feature.np_dtype.itemsize
+    size = 0 if isinstance(codec, SampledCodec) else math.prod(feature.sample_shape) * feature.np_dtype.itemsize
     for number, blob in enumerate(rows.buffers):
         try:
             row = np.frombuffer(blob, np.uint8)

@@ -3,6 +3,9 @@
 One thread, stores that are cached, random anchors, the batch's memory reused, the processor's time of the thread. Both
 readers copy a window by one memcpy; what a rate costs beside it is the search for times. Points of another rate are
 measured, too, beside the same raw windows.
+
+Cameras: windows of a JPEG camera with a rate beside those of as many steps of an `Image` feature with the same files,
+at anchors that show the same images. Both decode each image once, so what a rate costs is the way from times to files.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from report import Row, compare
 from timing import MEMCPY, Settings, Work, time_rounds
 
 import stepwell
-from stepwell import Array, Field, Samples
+from stepwell import Array, Field, Image, Samples
 from stepwell.windows import WindowReader, aligned_empty
 
 __all__ = ["run"]
@@ -27,6 +30,9 @@ FPS, RATE, STEPS = 30, 150, 600
 BATCH = 256
 # values of a sample, and seconds of a window
 CASES = ((3, 0.5), (16, 0.5), (16, 2.0))
+# images a second, sides, and images of a window
+CAMERA, SIDES, IMAGES = 60, (120, 160), 8
+CAMERA_BATCH = 32
 
 
 def run(settings: Settings) -> Iterator[Row]:
@@ -38,6 +44,51 @@ def run(settings: Settings) -> Iterator[Row]:
             removed(_raw(settings, size, num_episodes)) as raw,
         ):
             yield from _measure(rated, raw, settings, size, seconds)
+    with removed(_camera(settings, CAMERA)) as rated, removed(_camera(settings, None)) as steps:
+        yield from _measure_cameras(rated, steps, settings)
+
+
+def _measure_cameras(rated: stepwell.Store, steps: stepwell.Store, settings: Settings) -> Iterator[Row]:
+    # step i of the one is sample 2 i of the other, which has twice as many steps
+    field = Field("x", span=(-IMAGES / CAMERA, 0.0))
+    contenders = {
+        "JPEG samples": _decoding(rated, field, settings, 1),
+        "JPEG steps": _decoding(steps, Field("x", range(-IMAGES + 1, 1)), settings, CAMERA // FPS),
+    }
+    rates = time_rounds(contenders, settings, clock=time.thread_time)
+    case = f"camera, {IMAGES} images of {SIDES[1]} x {SIDES[0]}, batch {CAMERA_BATCH}"
+    yield compare(NAME, case, rates, ours="JPEG samples", theirs="JPEG steps", unit="images/s")
+
+
+def _decoding(store: stepwell.Store, field: Field, settings: Settings, stride: int) -> Work:
+    """Return the reading of windows that end at every ``stride``-th step."""
+    reader = WindowReader(stepwell.View(store), {"x": field})
+    shape = (settings.sized(40, 2), CAMERA_BATCH)
+    anchors = np.random.default_rng(1).integers(0, reader.index.num_anchors // stride, shape) * stride
+    batches, memory = itertools.cycle(anchors), aligned_empty(reader.num_bytes(CAMERA_BATCH))
+
+    def read() -> float:
+        reader.read(next(batches), memory)
+        return CAMERA_BATCH * IMAGES
+
+    return read
+
+
+def _camera(settings: Settings, rate: float | None) -> stepwell.Store:
+    """Return a store of a camera with a rate beside steps of 30 Hz; or as the steps themselves."""
+    name, fps = ("camera.well", FPS) if rate else ("frames.well", CAMERA)
+    image = Image((*SIDES, 3), codec="jpeg", rate=rate)
+    store = stepwell.create(settings.data / name, {"step": Array((), "int64"), "x": image}, fps=fps)
+    rng, num_steps = np.random.default_rng(0), settings.sized(300, 20)
+    coarse = rng.integers(0, 255, (SIDES[0] // 8, SIDES[1] // 8, 3), np.uint8)
+    still = np.kron(coarse, np.ones((8, 8, 1), np.uint8))
+    frames = [np.roll(still, number, axis=1) for number in range(num_steps * CAMERA // FPS)]
+    with store.writer() as writer:
+        if rate:
+            writer.add_episode({"step": np.arange(num_steps), "x": Samples(np.stack(frames))})
+        else:
+            writer.add_episode({"step": np.arange(len(frames)), "x": np.stack(frames)})
+    return store
 
 
 def _measure(

@@ -8,8 +8,8 @@ How a feature lies on disk follows from two questions::
     no  (text, bytes, first dim varies,    yes or no         NAME.npy + NAME.bin   uint64 offsets + the bytes
          images of any size)
 
-A feature with a rate of its own is of the last line: a row holds the samples that came since the step before, and a
-feature NAME_time their times.
+A feature with a rate of its own is of the last line: a row holds the samples that came since the step before (encoded
+ones each behind its size, see `stepwell.codecs.sampled`), and a feature NAME_time their times.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class Feature:
         if self.kind not in KINDS:
             raise SchemaError(f"kind {self.kind!r} is not one of {', '.join(KINDS)}.")
         _check_dtype(self.dtype)
-        _check_shape(self.kind, self.shape)
         if self.rate is not None:
             _check_rate(self)
+        _check_shape(self.kind, self.shape if self.rate is None else self.sample_shape)
         _check_size(self.shape, self.np_dtype.itemsize)
         if self.kind in ("text", "bytes") and (self.dtype, self.shape) != ("|u1", (None,)):
             raise SchemaError(f"{self.kind} of dtype {self.dtype} and shape {self.shape}. Allowed: '|u1' and (None,).")
@@ -122,7 +122,9 @@ class Feature:
             )
         for name, value in self.options:
             if name == "rate":
-                raise SchemaError(f"a rate of {self.kind} features. Allowed: Array(shape, dtype, rate=...), uint8 too.")
+                raise SchemaError(
+                    f"a rate of {self.kind} features. Allowed: Array(..., rate=...), Image(..., rate=...)."
+                )
             if not isinstance(value, str | int | float | bool | None):
                 raise SchemaError(
                     f"option {name!r} is a {type(value).__name__}. Allowed: a number, a string, a bool or None."
@@ -141,12 +143,12 @@ class Feature:
     @property
     def is_image_of_any_size(self) -> bool:
         """Whether a step is an image whose height and width vary."""
-        return self.kind == "image" and self.is_ragged
+        return self.kind == "image" and self.is_ragged and self.rate is None
 
     @property
     def is_rgb_image(self) -> bool:
         """Whether a step is an image of three channels of uint8, of fixed size or any."""
-        return self.kind == "image" and self.shape[2:] == (3,) and self.np_dtype == np.uint8
+        return self.kind == "image" and self.rate is None and self.shape[2:] == (3,) and self.np_dtype == np.uint8
 
     @property
     def is_raw(self) -> bool:
@@ -169,6 +171,11 @@ class Feature:
     def sample_shape(self) -> tuple[int, ...]:
         """The shape of one sample of a feature with a rate."""
         return cast(tuple[int, ...], self.shape[1:])
+
+    @property
+    def sample(self) -> Feature:
+        """The feature of which a step is one sample of this one; of features without a rate itself."""
+        return self if self.rate is None else replace(self, shape=self.sample_shape, rate=None)
 
     def option(self, name: str, default: Any) -> Any:
         """Return one of the codec's options."""
@@ -269,8 +276,9 @@ def Array(
         names: of the elements along the last axis.
         final: see `Feature`.
         rate: samples a second, of a feature with a clock of its own (a tactile sensor beside a camera, audio), stored
-            by ``writer.append_at``; shape and dtype are those of a sample, the codec is "raw". Its samples' times are
-            a feature NAME_time, which is added to the schema. Default: a value a step.
+            by ``writer.append_at``; shape and dtype are those of a sample, which the codec encodes by itself (not
+            "delta", nor video). Its samples' times are a feature NAME_time, which is added to the schema. Default: a
+            value a step.
         options: of the codec, e.g. ``level=3``.
 
     Returns:
@@ -287,11 +295,7 @@ def Array(
         >>> Array(3, "float32", rate=150)
         Array(3, rate=150)
     """
-    sizes = _ints(shape)
-    if rate is not None:
-        if sizes and sizes[0] is None:
-            raise SchemaError(f"shape {sizes} with a rate: samples are of one shape. Give it, e.g. {sizes[1:]}.")
-        sizes = (None, *sizes)
+    sizes = _step_shape(shape, rate)
     return Feature("array", _descr(dtype), sizes, codec, _sorted_options(options), _names(names), final, rate=rate)
 
 
@@ -302,6 +306,7 @@ def Image(
     codec: str = "raw",
     names: Sequence[str] | None = None,
     final: bool = False,
+    rate: float | None = None,
     **options: Any,
 ) -> Feature:
     """Describe an image feature: height x width x channels, or height x width.
@@ -317,6 +322,7 @@ def Image(
             where little moves, as on the screens of simulators and games.
         names: of the channels.
         final: see `Feature`.
+        rate: images a second, of a camera with a clock of its own; see `Array`. Its images have one shape.
         options: of the codec.
 
     Returns:
@@ -330,8 +336,11 @@ def Image(
         'jpeg 96x96x3 uint8'
         >>> str(Image((None, None, 3), codec="jpeg"))
         'jpeg ?x?x3 uint8'
+        >>> str(Image((96, 96, 3), codec="jpeg", rate=60))
+        'jpeg 96x96x3 uint8 at 60 Hz'
     """
-    return Feature("image", _descr(dtype), _ints(shape), codec, _sorted_options(options), _names(names), final)
+    sizes = _step_shape(shape, rate)
+    return Feature("image", _descr(dtype), sizes, codec, _sorted_options(options), _names(names), final, rate=rate)
 
 
 def Video(
@@ -374,6 +383,11 @@ def Video(
         >>> str(Video((480, 640, 3), encoder="av1", gop=10))
         'video 480x640x3 uint8'
     """
+    if "rate" in options:
+        raise SchemaError(
+            f"a video of rate={options['rate']}: frames of a video need those before them, and samples are stored one "
+            'by one. Allowed: Image(shape, codec="jpeg", rate=...); or Video at the store\'s fps, as the main clock.'
+        )
     if options:
         raise SchemaError(f"Video has no option {', '.join(map(repr, options))}. Allowed: {', '.join(VIDEO_OPTIONS)}.")
     preset = None if preset is None else str(preset)
@@ -482,9 +496,20 @@ def _check_rate(feature: Feature) -> None:
     if not is_number or not 0 < float(cast(float, rate)) < MAX_RATE:
         raise SchemaError(f"rate {rate!r}. Allowed: samples a second, more than 0 and less than {MAX_RATE:g}.")
     object.__setattr__(feature, "rate", float(cast(float, rate)))
-    if feature.kind != "array" or not feature.is_ragged or feature.codec != "raw" or feature.final:
-        what = f"a feature of kind {feature.kind!r} and codec {feature.codec!r}{', final' * feature.final}"
-        raise SchemaError(f'rate {rate}: {what}. Allowed: Array(shape, dtype, rate=...), codec "raw", without final.')
+    if feature.kind not in ("array", "image") or not feature.is_ragged or feature.final:
+        what = f"a feature of kind {feature.kind!r}{', final' * feature.final}"
+        raise SchemaError(f"rate {rate}: {what}. Allowed: Array(..., rate=...), Image(..., rate=...), without final.")
+    if None in feature.shape[1:]:
+        raise SchemaError(
+            f"shape {feature.shape[1:]} with a rate: samples are of one shape. Give it, e.g. "
+            f"{tuple(size for size in feature.shape[1:] if size is not None)}."
+        )
+
+
+def _step_shape(shape: int | Iterable[int | None], rate: float | None) -> tuple[int | None, ...]:
+    """Return the shape of a step: with a rate, of any number of samples."""
+    sizes = _ints(shape)
+    return sizes if rate is None else (None, *sizes)
 
 
 def times_name(name: str) -> str:

@@ -25,9 +25,9 @@ class Recorded:
     has_final: bool
 
 
-def schema_of(rate: float, *, final: bool = True) -> dict[str, Any]:
+def schema_of(rate: float, *, final: bool = True, codec: str = "raw") -> dict[str, Any]:
     own = {"step": Array((), "int64", final=final), "action": Array((), "int64")}
-    return {**own, "tactile": Array(2, "float32", rate=rate)}
+    return {**own, "tactile": Array(2, "float32", rate=rate, codec=codec)}
 
 
 @st.composite
@@ -154,9 +154,11 @@ def _at_point(method: str, episode: Recorded, seen: list[int], time: float, grac
     return episode.values[nearest], not min(left, right) <= grace
 
 
-def make(path: str, recorded: list[Recorded], fps: float, rate: float, way: str = "append") -> stepwell.Store:
+def make(
+    path: str, recorded: list[Recorded], fps: float, rate: float, way: str = "append", codec: str = "raw"
+) -> stepwell.Store:
     """Return a store of episodes."""
-    store = stepwell.create(path, schema_of(rate), fps=fps)
+    store = stepwell.create(path, schema_of(rate, codec=codec), fps=fps)
     with store.writer() as writer:
         for episode in recorded:
             record(writer, episode, fps, way)

@@ -36,9 +36,9 @@ def assert_same(store: stepwell.Store, wanted: list[Recorded]) -> None:
         assert samples.values.dtype == np.float32
 
 
-@pytest.fixture
-def store(tmp_path):
-    return make(f"{tmp_path}/a.well", RECORDED, FPS, RATE)
+@pytest.fixture(params=["raw", "zstd"])
+def store(tmp_path, request):
+    return make(f"{tmp_path}/a.well", RECORDED, FPS, RATE, codec=request.param)
 
 
 def test_a_feature_with_a_rate_prints_and_comes_back_from_json():
@@ -54,9 +54,12 @@ def test_a_feature_with_a_rate_prints_and_comes_back_from_json():
 
 @pytest.mark.parametrize("make_feature", [
     lambda: Array(3, rate=0), lambda: Array(3, rate=float("nan")), lambda: Array(3, rate=True),
-    lambda: Array((None, 3), rate=10), lambda: Array(3, rate=10, codec="zstd"), lambda: Array(3, rate=10, final=True),
-    lambda: stepwell.Schema({"x": Array(3, rate=10), "x_time": Array(3)}), lambda: Image((8, 8, 3), rate=10),
-    lambda: Array(3, rate="fast"),
+    lambda: Array((None, 3), rate=10), lambda: Array(3, rate=10, codec="delta"), lambda: Array(3, rate=10, final=True),
+    lambda: stepwell.Schema({"x": Array(3, rate=10), "x_time": Array(3)}), lambda: Array(3, rate="fast"),
+    lambda: Image((8, 8, 3), codec="video", rate=10), lambda: stepwell.Video((8, 8, 3), rate=10),
+    lambda: Image((None, None, 3), codec="jpeg", rate=10), lambda: Image((8, 8, 3), codec="jpeg", rate=10, final=True),
+    lambda: Array(3, rate=10, codec="jpeg"), lambda: stepwell.Text(rate=10),
+    lambda: Array(3, rate=10, codec="file-span", reference="x"),
 ])  # fmt: skip
 def test_a_rate_that_cannot_be_is_refused(tmp_path, make_feature):
     with pytest.raises(SchemaError):
@@ -101,18 +104,25 @@ def test_copies_of_all_kinds_keep_samples(store, tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_conversion_keeps_samples(tmp_path, workers):
-    schema = {"image": Image((16, 16, 3)), "tactile": Array(2, rate=RATE)}
+    schema = {"image": Image((16, 16, 3), final=True), "tactile": Array(2, rate=RATE)}
     store = stepwell.create(tmp_path / "a.well", schema, fps=FPS)
     with store.writer() as writer:
         for each in RECORDED:
-            images = np.zeros((each.length, 16, 16, 3), np.uint8)
+            images = np.zeros((each.length + each.has_final, 16, 16, 3), np.uint8)
             writer.add_episode({"image": images, "tactile": Samples(each.values, each.times)})
     stepwell.convert(store, tmp_path / "b.well", {"image": "png"}, workers=workers)
     found = stepwell.open(tmp_path / "b.well")
     assert_same(found, RECORDED)
     assert found.schema["tactile"] == store.schema["tactile"]
-    with pytest.raises(SchemaError, match="codec"):
-        stepwell.convert(store, tmp_path / "c.well", {"tactile": "zstd"})
+    for number, (codec, other) in enumerate([("zstd", "lz4"), ("lz4", "raw")]):
+        stepwell.convert(found, tmp_path / f"{number}.well", {"tactile": codec}, workers=workers)
+        assert_same(stepwell.open(tmp_path / f"{number}.well"), RECORDED)
+        stepwell.convert(tmp_path / f"{number}.well", tmp_path / f"{number}b.well", {"tactile": other})
+        found = stepwell.open(tmp_path / f"{number}b.well")
+        assert_same(found, RECORDED)
+        assert found.schema["tactile"] == Array(2, rate=RATE, codec=other)
+    with pytest.raises(SchemaError, match="those before them"):
+        stepwell.convert(store, tmp_path / "c.well", {"tactile": "delta"})
 
 
 def test_several_samples_at_a_time_follow_the_first_at_the_rate(tmp_path):
@@ -283,11 +293,12 @@ writer.append_at("tactile", [9.0, 9.0], 0.35)
     assert store[0]["tactile"].values[:, 0].tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
 @pytest.mark.parametrize(("column", "values"), [
     ("tactile", "np.array([[1.0, 1.0]], np.float32)"), ("tactile_time", "np.array([0.05])"),
 ])  # fmt: skip
-def test_a_kill_between_samples_and_their_times_leaves_both_or_none(tmp_path, column, values):
-    store = stepwell.create(tmp_path / "a.well", schema_of(RATE), fps=FPS)
+def test_a_kill_between_samples_and_their_times_leaves_both_or_none(tmp_path, column, values, codec):
+    store = stepwell.create(tmp_path / "a.well", schema_of(RATE, codec=codec), fps=FPS)
     code = f"""
 writer.append_at("tactile", [0.0, 0.0], 0.0)
 writer.append(step=0, action=0)
@@ -306,7 +317,11 @@ writer._segment.extend_last({{{column!r}: {values}}})
 def test_samples_without_times_are_found_by_whoever_reads_them(store):
     segment = next(store.path.glob("segments/*/tactile_time.npy"))
     data = bytearray(segment.read_bytes())
-    data[-8:] = (int.from_bytes(data[-8:], "little") - 8).to_bytes(8, "little")
+    # of the last row that has any
+    edges = np.frombuffer(data, "<u8", offset=len(data) - 8 * (sum(e.length + e.has_final for e in RECORDED) + 1))
+    last = len(data) - 8 * int(np.count_nonzero(edges == edges[-1]))
+    for place in range(last, len(data), 8):
+        data[place : place + 8] = (int(edges[-1]) - 8).to_bytes(8, "little")
     segment.write_bytes(data)
     with pytest.raises(CorruptSegmentError, match="samples as times"):
         stepwell.open(store.path, mode="r")[-1]["tactile"]

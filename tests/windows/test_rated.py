@@ -51,7 +51,8 @@ def test_windows_are_those_of_the_model(data):
     wanted = {f"f{n}": data.draw(fields()) for n in range(3)}
     path = tempfile.mkdtemp()
     try:
-        store = make(f"{path}/a.well", recorded, fps, rate, way)
+        codec = data.draw(st.sampled_from(["raw", "zstd"]))
+        store = make(f"{path}/a.well", recorded, fps, rate, way, codec)
         for number, each in enumerate(recorded):
             samples = store[number]["tactile"]
             assert np.array_equal(samples.values, each.values)
@@ -96,10 +97,11 @@ def recorded():
     return made
 
 
-@pytest.fixture(scope="module")
-def store(recorded, tmp_path_factory):
-    """A store of several segments."""
-    store = stepwell.create(tmp_path_factory.mktemp("rated") / "a.well", schema_of(RATE), fps=FPS, segment_bytes=1)
+@pytest.fixture(scope="module", params=["raw", "zstd"])
+def store(recorded, tmp_path_factory, request):
+    """A store of several segments, of plain and of encoded samples."""
+    schema = schema_of(RATE, codec=request.param)
+    store = stepwell.create(tmp_path_factory.mktemp("rated") / "a.well", schema, fps=FPS, segment_bytes=1)
     with store.writer() as writer:
         for each in recorded:
             record(writer, each, FPS)
@@ -115,6 +117,7 @@ def test_every_order_and_any_number_of_threads_give_the_same_windows(store, reco
 
 
 def test_views_of_several_stores_and_chosen_episodes(store, recorded, tmp_path):
+    # codecs may differ
     other = make(f"{tmp_path}/b.well", recorded[2:4], FPS, RATE)
     view = View([store, other])
     batches = list(Loader(view, ALL, batch_size=9))
@@ -147,8 +150,9 @@ def test_times_of_samples_are_a_feature_with_the_same_windows(store):
         assert (lag[~batch["x_is_pad"]] <= 0.2 + 2 / RATE + 1e-6).all()
 
 
-def test_live_windows_never_change(tmp_path, recorded):
-    store = stepwell.create(tmp_path / "live.well", schema_of(RATE), fps=FPS)
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_live_windows_never_change(tmp_path, recorded, codec):
+    store = stepwell.create(tmp_path / "live.well", schema_of(RATE, codec=codec), fps=FPS)
     episode, seen = recorded[3], {}
     with store.writer() as writer:
         given = 0
@@ -190,9 +194,11 @@ def see(loader: Any, seen: dict[int, Any], episode: Any) -> int:
     return count
 
 
-def test_a_ring_that_cuts_episodes_shows_the_same_windows(tmp_path):
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_a_ring_that_cuts_episodes_shows_the_same_windows(tmp_path, codec):
     fps, rate = 50.0, 120.0
-    store = stepwell.create(tmp_path / "ring.well", schema_of(rate, final=False), fps=fps, capacity=3000)
+    schema = schema_of(rate, final=False, codec=codec)
+    store = stepwell.create(tmp_path / "ring.well", schema, fps=fps, capacity=3000)
     rng = np.random.default_rng(0)
     length = 5000
     times = np.sort(rng.uniform(0, length / fps, int(length * rate / fps)))

@@ -265,7 +265,7 @@ def write_episode_sheet(
 ) -> None:
     """Write a contact sheet of evenly spaced images of an episode."""
     schema: Mapping[str, Feature] = store.schema or {}
-    images = [name for name, known in schema.items() if known.kind == "image"]
+    images = [name for name, known in schema.items() if known.kind == "image" and known.rate is None]
     name = feature or next(iter(images), "")
     if name not in images:
         which = f"no image feature {name!r}" if name else "no image feature to draw"

@@ -94,6 +94,7 @@ class Codec(ABC):
     Attributes:
         name: what a feature's ``codec`` says.
         option_names: the options that it has, others are refused; None: the codec looks at them itself.
+        is_reference: whether rows say where they lie in files of others.
         decoding_options: those of them that change what is made of a row, and not the row; see `same_rows`.
         stored_row_bytes: where `decode_rows` decodes many rows faster than one after the other, and all encoded rows
             are of one size: that size. None (default): they are decoded one by one.
@@ -107,6 +108,7 @@ class Codec(ABC):
     option_names: ClassVar[tuple[str, ...] | None] = None
     decoding_options: ClassVar[tuple[str, ...]] = ()
     is_sequential: ClassVar[bool] = False
+    is_reference: ClassVar[bool] = False
     stored_row_bytes: int | None = None
     only_copies: bool = False
 
@@ -388,7 +390,12 @@ def make_codec(feature: Feature) -> Codec:
         SchemaError: no such codec, or it cannot store the feature.
         MissingDependencyError: its library is not installed.
     """
-    return codec_class(feature)(feature)
+    kind = codec_class(feature)
+    if feature.rate is None or feature.codec == "raw":
+        return kind(feature)
+    from stepwell.codecs.sampled import SampledCodec
+
+    return SampledCodec(feature)
 
 
 def codec_class(feature: Feature) -> type[Codec]:

@@ -20,7 +20,7 @@ from stepwell.errors import FormatError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode
 from stepwell.lerobot.info import FeatureInfo
 from stepwell.schema import MAX_RATE, Array, Feature, Schema, times_name
-from stepwell.store.samples import Samples, read_samples
+from stepwell.store.samples import Samples, read_samples, read_times
 
 if TYPE_CHECKING:
     from stepwell.lerobot.schema_mapping import Column
@@ -72,10 +72,12 @@ class FramedSamples:
         if rated is None:
             return episode.read(name)
         start, stop = episode.start, episode.start + episode.length + episode.has_final
-        samples = read_samples(episode.segment, rated, self._schema[rated], start, stop, is_open=False)
+        place = episode.segment, rated, self._schema[rated], start, stop
+        if name == rated:
+            values, fill = read_samples(*place, is_open=False).values, 0.0
+        else:
+            values, fill = read_times(*place, is_open=False), NO_SAMPLE
         counts = _counts(episode, self._schema.rated[rated])
-        values = samples.values if name == rated else samples.times
-        fill = 0 if name == rated else NO_SAMPLE
         out = np.full((episode.length, self._room[rated], *values.shape[1:]), fill, values.dtype)
         frames = np.repeat(np.arange(episode.length), counts)
         out[frames, np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)] = values

@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 MAX_BATCH_ROWS = 256
-# of images of any size, whose decoded bytes their encoded ones do not tell
+# of images of any size and encoded samples, whose decoded bytes their encoded ones do not tell
 MAX_BATCH_IMAGES = 8
 
 
@@ -98,7 +98,8 @@ def recode_column(
     try:
         for episode in episodes:
             advance(episode, 0)
-            kept = episode.rows if new.final else episode.length
+            # the final row may hold samples, too
+            kept = episode.rows if new.final or new.rate is not None else episode.length
             for start, stop in _batches(episode, name, old, kept):
                 sink.put(_read(episode, name, start, stop), episode.index, start)
                 advance(episode, stop - start)
@@ -141,7 +142,8 @@ def _read(episode: EpisodeInSegment, name: str, start: int, stop: int) -> Any:
 def _batches(episode: EpisodeInSegment, name: str, feature: Feature, stop: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of an episode's rows, small enough to be held; of a sequential codec whole runs where they fit."""
     row_bytes = stored_bytes([episode], name, feature) // episode.rows if feature.is_ragged else feature.row_bytes
-    limit = MAX_BATCH_IMAGES if feature.is_image_of_any_size else MAX_BATCH_ROWS
+    is_unknown = feature.is_image_of_any_size or (feature.rate is not None and feature.codec != "raw")
+    limit = MAX_BATCH_IMAGES if is_unknown else MAX_BATCH_ROWS
     most = max(1, min(limit, BATCH_BYTES // max(1, row_bytes)))
     cuts = _sync_rows(episode, name, feature, stop)
     start = 0

@@ -85,6 +85,7 @@ class FileCodec(Codec):
         A file that was replaced is noticed by codecs that are made afterwards, which opening a store does.
     """
 
+    is_reference: ClassVar[bool] = True
     reference_maker: ClassVar[str] = "stepwell.references.file_codec.make_references"
 
     def encode(self, value: Any) -> NoReturn:

@@ -19,7 +19,7 @@ from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError
 from stepwell.sizes import counted
 from stepwell.store.beneath import header_bytes
 from stepwell.store.layout import step_id
-from stepwell.store.samples import read_samples
+from stepwell.store.samples import read_samples, read_times
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -278,8 +278,8 @@ class Episode(Completed, Mapping[str, Any]):
         rated = schema.rated_of(name)
         if rated is not None:
             begin = int(self._table.start[self._index])
-            found = read_samples(self._segment, rated, schema[rated], begin, begin + num_rows, is_open=self.is_open)
-            return found if name == rated else found.times
+            read = read_samples if name == rated else read_times
+            return read(self._segment, rated, schema[rated], begin, begin + num_rows, is_open=self.is_open)
         return self.read_rows(name, 0, num_rows if schema[name].final else self.length)
 
     def read_rows(self, name: str, start: int, stop: int) -> Any:

@@ -210,7 +210,7 @@ def _shown(episode: Episode, name: str, feature: Feature) -> str:
 
 
 def _is_image(feature: Feature) -> bool:
-    return feature.kind == "image"
+    return feature.kind == "image" and feature.rate is None
 
 
 def _is_numeric(feature: Feature) -> bool:

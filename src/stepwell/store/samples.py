@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import CorruptSegmentError, StepError
+from stepwell.codecs import Codec, make_codec
+from stepwell.codecs.sampled import SampledCodec, joined_samples, sample_edges
+from stepwell.errors import CorruptSegmentError, DecodeError, StepError
 from stepwell.schema import Feature, Schema, times_name
 from stepwell.sizes import counted
-from stepwell.store.values import accept_column, acceptor, has_rows
+from stepwell.store.decode import Bytes, StoredRows
+from stepwell.store.values import EncodedRows, accept_column, accept_encoded, acceptor, check_first_row, has_rows
 
 if TYPE_CHECKING:
     from stepwell.store.segments import Segment
@@ -30,11 +33,13 @@ if TYPE_CHECKING:
 __all__ = [
     "PendingSamples",
     "Samples",
+    "StoredSamples",
     "cut_into_rows",
     "read_samples",
+    "read_times",
     "refuse_rates",
     "rows_of_episode",
-    "sample_bytes",
+    "sample_ends",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -50,7 +55,7 @@ class Samples:
     """The samples of a feature with a rate, of one episode: what ``episode["tactile"]`` is, and ``add_episode`` takes.
 
     Args:
-        values: array [N, *shape of a sample].
+        values: array [N, *shape of a sample]; of a feature with a codec also `EncodedRows`, a sample each.
         times: float64 [N], seconds since the episode's first step, ascending; or the first one's time alone: the others
             follow it at the feature's rate. Default: from 0 on.
 
@@ -64,9 +69,10 @@ class Samples:
     times: Any = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "values", np.asarray(self.values))
+        if not has_rows(self.values):
+            object.__setattr__(self, "values", np.asarray(self.values))
         object.__setattr__(self, "times", np.asarray(self.times))
-        if not self.values.ndim:
+        if not has_rows(self.values) and not self.values.ndim:
             raise StepError("samples of a single number. Give values [N, ...].")
 
     def __len__(self) -> int:
@@ -74,15 +80,63 @@ class Samples:
 
     def __repr__(self) -> str:
         span = f", {self.times[0]:g} to {self.times[-1]:g} s" if self.times.ndim == 1 and len(self.times) else ""
-        return f"<Samples {len(self)} of {self.values.dtype} {self.values.shape[1:]}{span}>"
+        of = "encoded rows" if has_rows(self.values) else f"{self.values.dtype} {self.values.shape[1:]}"
+        return f"<Samples {len(self)} of {of}{span}>"
+
+
+class _Taker:
+    """Accept samples of a feature as its rows hold them: arrays, or objects, the bytes that its codec makes of each."""
+
+    def __init__(self, name: str, feature: Feature) -> None:
+        self.name, self.sample, self._rate = name, feature.sample, float(feature.rate or 1.0)
+        self._codec: Codec | None = None if feature.codec == "raw" else make_codec(self.sample)
+        self._is_checked = False
+        shape, dtype = (feature.sample_shape, feature.np_dtype) if self._codec is None else ((), np.dtype(object))
+        self.empty: npt.NDArray[Any] = np.empty((0, *shape), dtype)
+
+    def take(self, value: Any, time: Any, *, are_several: bool = False) -> tuple[npt.NDArray[Any], Floats]:
+        """Return accepted values and times [n] of one sample or several."""
+        if has_rows(value):
+            encoded = accept_encoded(self.name, self.sample, value)
+            return _objects(encoded), _accept_times(self.name, self._rate, time, len(encoded))
+        values = self._accepted(value, are_several)
+        times = _accept_times(self.name, self._rate, time, len(values))
+        return (values if self._codec is None else self._encoded(self._codec, values)), times
+
+    def _accepted(self, value: Any, are_several: bool) -> npt.NDArray[Any]:
+        """Return accepted values, [n, *shape]."""
+        name, shape, ndim = self.name, self.sample.fixed_shape, np.ndim(value)
+        if ndim != len(shape) + 1 and (are_several or ndim != len(shape)):
+            allowed = f"[n, {', '.join(map(str, shape))}]" if shape else "[n]"
+            one = "" if are_several else f", or one of shape {shape}"
+            raise StepError(f"feature {name!r}: got values of shape {np.shape(value)}. Allowed: {allowed}{one}.")
+        if ndim == len(shape):
+            values = np.asarray(acceptor(name, self.sample)(value), self.sample.np_dtype)[None]
+        else:
+            values = accept_column(name, self.sample, value)
+        # it waits, and the caller may use its array again
+        is_shared = self._codec is None and (values is value or np.may_share_memory(values, value))
+        return values.copy() if is_shared else values
+
+    def _encoded(self, codec: Codec, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if len(values) and not self._is_checked:
+            check_first_row(self.name, codec, values[0, ...])
+            self._is_checked = True
+        return _objects([codec.encode(values[i, ...]) for i in range(len(values))])
+
+
+def _objects(blobs: Sequence[bytes]) -> npt.NDArray[Any]:
+    """Return bytes as an array of objects, which NumPy would cut at zeros."""
+    found = np.empty(len(blobs), object)
+    found[:] = list(blobs)
+    return found
 
 
 @dataclass(slots=True, eq=False)
 class _Pending:
     """What was given of one feature since the last step."""
 
-    feature: Feature
-    sample: Feature  # of one sample
+    taker: _Taker
     values: list[npt.NDArray[Any]] = field(default_factory=list)
     times: list[Floats] = field(default_factory=list)
     last: float = 0.0  # time of the last one, and of the last step that is stored
@@ -91,10 +145,8 @@ class _Pending:
     def joined(self) -> tuple[npt.NDArray[Any], Floats]:
         """Return all values and times, which stay joined."""
         if len(self.times) != 1:
-            shape = self.feature.sample_shape
-            empty = np.empty((0, *shape), self.feature.np_dtype), np.empty(0)
-            self.values = [np.concatenate([empty[0], *self.values])]
-            self.times = [np.concatenate([empty[1], *self.times])]
+            self.values = [np.concatenate([self.taker.empty, *self.values])]
+            self.times = [np.concatenate([np.empty(0), *self.times])]
         return self.values[0], self.times[0]
 
 
@@ -102,8 +154,8 @@ class PendingSamples:
     """Samples that wait for the step that follows them."""
 
     def __init__(self, schema: Schema, fps: float | None) -> None:
-        self._fps = checked_fps(schema, fps)
-        self._pending = {name: _Pending(schema[name], _sample_of(schema[name])) for name in schema.rated}
+        self._schema, self._fps = schema, checked_fps(schema, fps)
+        self._pending = {name: _Pending(_Taker(name, schema[name])) for name in schema.rated}
         self._times = schema.rated
         # what a step has no value of
         self.columns = frozenset({*schema.rated, *schema.rated.values()})
@@ -122,7 +174,7 @@ class PendingSamples:
         if each is None:
             rated = ", ".join(self._pending) or "none here"
             raise StepError(f"feature {name!r} has no rate. append_at takes: {rated}; `append` stores the others.")
-        values, times = _accept(name, each.sample, float(each.feature.rate or 1.0), value, time)
+        values, times = each.taker.take(value, time)
         if not len(times):
             return
         first, last = float(times[0]), each.last if each.times else -1.0
@@ -136,6 +188,14 @@ class PendingSamples:
         each.values.append(values)
         each.times.append(times)
         each.last = float(times[-1])
+
+    def columns_of(self, first: int, count: int) -> dict[str, Any]:
+        """Return what `rows` does as columns of steps that are given at once."""
+        found = self.rows(first, count)
+        schema = self._schema
+        return {
+            name: _encoded_rows(schema[name], rows) if name in schema.rated else rows for name, rows in found.items()
+        }
 
     def rows(self, first: int, count: int) -> Rows:
         """Return what belongs to the steps from number ``first`` of the episode on, a row each."""
@@ -217,7 +277,7 @@ def rows_of_episode(schema: Schema, fps: float | None, columns: Mapping[str, Any
     found = dict(columns)
     rated = {name: times for name, times in schema.rated.items() if not _are_rows(columns, name, times)}
     for name in schema.rated.keys() - rated.keys():
-        _check_rows(name, schema[name], columns[name], columns[times_name(name)])
+        found |= _checked_rows(name, schema, columns)
     num_rows = [_num_rows(name, values) for name, values in found.items() if name not in {*rated, *rated.values()}]
     if not rated or not num_rows:
         return found
@@ -231,8 +291,13 @@ def rows_of_episode(schema: Schema, fps: float | None, columns: Mapping[str, Any
     for name, times in rated.items():
         values, at = _of_samples(name, schema[name], columns[name], columns.get(times))
         own = cut_into_rows(name, values, at, length, checked_fps(schema, fps), has_final=most == length + 1)
-        found[name], found[times] = own
+        found[name], found[times] = _encoded_rows(schema[name], own[0]), own[1]
     return found
+
+
+def _encoded_rows(feature: Feature, rows: list[npt.NDArray[Any]]) -> Any:
+    """Return rows of samples as a column is given: as they are, or encoded."""
+    return rows if feature.codec == "raw" else EncodedRows(map(joined_samples, rows))
 
 
 def cut_into_rows(  # noqa: PLR0917
@@ -253,19 +318,56 @@ def cut_into_rows(  # noqa: PLR0917
 
 
 def read_samples(segment: Segment, name: str, feature: Feature, start: int, stop: int, *, is_open: bool) -> Samples:
-    """Return the samples of the rows [start, stop) of an episode, views of the files.
+    """Return the samples of the rows [start, stop) of an episode, raw ones as views of the files.
+
+    Raises:
+        CorruptSegmentError: there are not as many samples as times.
+        DecodeError: a sample that its codec refuses.
+    """
+    data, edges, times = _find_samples(segment, name, feature, start, stop, is_open=is_open)
+    shape, count = feature.sample_shape, len(times)
+    if edges is None:
+        return Samples(data[: count * _sample_bytes(feature)].view(feature.np_dtype).reshape(count, *shape), times)
+    codec, values = make_codec(feature.sample), np.empty((count, *shape), feature.np_dtype)
+    for number, (begin, end) in enumerate(edges[:count]):
+        try:
+            codec.decode_into(data[begin:end], values[number, ...])
+        except DecodeError as error:
+            raise DecodeError(
+                f"segment {segment.name}: {name}.bin, sample {number} of rows {start} to {stop - 1}: {error}"
+            ) from error
+    return Samples(values, times)
+
+
+def read_times(segment: Segment, name: str, feature: Feature, start: int, stop: int, *, is_open: bool) -> Floats:
+    """Return the times of the samples of the rows [start, stop) of an episode, a view of the file.
 
     Raises:
         CorruptSegmentError: there are not as many samples as times.
     """
+    return _find_samples(segment, name, feature, start, stop, is_open=is_open)[2]
+
+
+def _find_samples(
+    segment: Segment, name: str, feature: Feature, start: int, stop: int, *, is_open: bool
+) -> tuple[Bytes, list[tuple[int, int]] | None, Floats]:
+    """Return the bytes of the samples of rows, where encoded ones begin and end, and their times."""
     parts, num_bytes = [], []
     for column in (name, times_name(name)):
         begin, end = segment.offsets_map(column)[[start, stop]].tolist()
         parts.append(segment.blob_map(column)[begin:end])
         num_bytes.append(end - begin)
-    (samples, times), size = parts, sample_bytes(feature)
-    count = min(len(samples) // size, len(times) // TIME_BYTES)
-    if not is_open and num_bytes != [count * size, count * TIME_BYTES]:
+    samples, times = parts
+    edges, is_whole = None, True
+    if feature.codec == "raw":
+        size = _sample_bytes(feature)
+        num_samples, is_whole = len(samples) // size, num_bytes[0] % size == 0
+    else:
+        edges, is_whole = sample_edges(samples)
+        num_samples = len(edges)
+    count = min(num_samples, len(times) // TIME_BYTES)
+    is_whole &= num_bytes == [len(samples), count * TIME_BYTES]
+    if not is_open and not (is_whole and num_samples == count):
         raise CorruptSegmentError(
             f"segment {segment.name}: {name}.bin and {times_name(name)}.bin do not have as many samples as times of "
             f'rows {start} to {stop}. Run "stepwell verify PATH".'
@@ -275,33 +377,109 @@ def read_samples(segment: Segment, name: str, feature: Feature, start: int, stop
         # what comes after the last step is written before the episode's end, which a dead writer never came to
         falls = np.flatnonzero(~(np.diff(found) > 0))
         count = int(falls[0]) + 1 if len(falls) else count
-    values = samples[: count * size].view(feature.np_dtype).reshape(count, *feature.sample_shape)
-    return Samples(values, found[:count])
+    return samples, edges, found[:count]
 
 
-def sample_bytes(feature: Feature) -> int:
-    """Return the bytes of a sample of a feature with a rate."""
+def _sample_bytes(feature: Feature) -> int:
+    """Return the bytes of a sample of a raw feature with a rate."""
     return math.prod(feature.sample_shape) * feature.np_dtype.itemsize
+
+
+def sample_ends(feature: Feature, row: Bytes) -> list[int]:
+    """Return where the whole samples of a row end."""
+    if feature.codec != "raw":
+        return [stop for _, stop in sample_edges(row)[0]]
+    size = _sample_bytes(feature)
+    return list(range(size, len(row) + 1, size))
+
+
+class StoredSamples(StoredRows):
+    """The samples of a feature with a rate of one segment, in the place of its rows, by their numbers in it."""
+
+    __slots__ = ("_size", "_starts")
+
+    def __init__(  # noqa: PLR0917
+        self,
+        name: str,
+        feature: Feature,
+        offsets: npt.NDArray[np.uint64],
+        blobs: Bytes,
+        starts: npt.NDArray[np.uint64],
+        num_rows: int,
+    ) -> None:
+        is_raw = feature.codec == "raw"
+        # plain samples lie back to back: no offsets say where
+        super().__init__(name, make_codec(feature.sample), None if is_raw else offsets[: num_rows + 1], blobs, num_rows)
+        self._size = _sample_bytes(feature) if is_raw else 0
+        # offsets of the times, 8 bytes each, of each row
+        self._starts = starts[: num_rows + 1]
+
+    def edges(self, first: int, stop: int) -> list[int]:
+        """Return where a sample begins and ends in the blobs, which is checked."""
+        assert stop == first + 1
+        if self.offsets is None:
+            begin, end = first * self._size, stop * self._size
+            if end > self.num_bytes:
+                raise self._damaged()
+            return [begin, end]
+        row = int(np.searchsorted(self._starts, np.uint64(first * TIME_BYTES), side="right")) - 1
+        if not 0 <= row < self.num_rows:
+            raise self._damaged()
+        number = first - int(self._starts[row]) // TIME_BYTES
+        begin, end = int(self.offsets[row]), int(self.offsets[row + 1])
+        if not 0 <= begin <= end <= self.num_bytes or number < 0:
+            raise self._damaged()
+        edges, _ = sample_edges(self.blobs[begin:end], number + 1)
+        if len(edges) <= number:
+            raise self._damaged()
+        return [begin + edge for edge in edges[number]]
+
+    def _damaged(self) -> CorruptSegmentError:
+        return CorruptSegmentError(
+            f'{self.file}: the samples of {self.name}.bin do not fit their times. Run "stepwell verify PATH".'
+        )
 
 
 def _are_rows(columns: Mapping[str, Any], name: str, times: str) -> bool:
     return all(isinstance(columns.get(each), list) or has_rows(columns.get(each)) for each in (name, times))
 
 
-def _check_rows(name: str, feature: Feature, values: Any, times: Any) -> None:
-    """Refuse lists of rows of samples that do not fit their times; others are rows of a store."""
-    if not (isinstance(values, list) and isinstance(times, list)):
-        return
-    counts = [[len(row) if np.ndim(row) else -1 for row in rows] for rows in (values, times)]
+def _checked_rows(name: str, schema: Schema, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return rows of samples and of their times, lists or encoded, which fit each other."""
+    feature, times = schema[name], times_name(name)
+    found = {each: columns[each] for each in (name, times)}
+    for each, given in found.items():
+        if has_rows(given):
+            found[each] = accept_encoded(each, schema[each], given)
+    counts = [_num_samples(name, feature, found[name]), _num_samples(times, schema[times], found[times])]
     if counts[0] != counts[1]:
         raise StepError(
             f"feature {name!r}: rows of samples and rows of times that are not as many. Give "
             "stepwell.Samples(values, times)."
         )
-    if times and -1 not in counts[1]:
-        _accept_times(
-            name, float(feature.rate or 1.0), np.concatenate([np.ravel(row) for row in times]), sum(counts[1])
-        )
+    if counts[1] and -1 not in counts[1]:
+        rows = found[times]
+        is_encoded = isinstance(rows, EncodedRows)
+        at = np.frombuffer(b"".join(rows), "<f8") if is_encoded else np.concatenate([np.ravel(row) for row in rows])
+        _accept_times(name, float(feature.rate or 1.0), at, sum(counts[1]))
+    return found
+
+
+def _num_samples(name: str, feature: Feature, rows: Any) -> list[int]:
+    """Return the number of samples of each row; -1 of a value that is no array, which is refused later."""
+    if not isinstance(rows, EncodedRows):
+        return [len(row) if np.ndim(row) else -1 for row in rows]
+    codec, counts = make_codec(feature), []
+    size = 0 if isinstance(codec, SampledCodec) else math.prod(feature.sample_shape) * feature.np_dtype.itemsize
+    for number, blob in enumerate(rows.buffers):
+        try:
+            row = np.frombuffer(blob, np.uint8)
+            counts.append(len(codec.edges(row)) if isinstance(codec, SampledCodec) else len(blob) // size)
+        except DecodeError as error:
+            raise StepError(f"feature {name!r}, row {number}: {error}") from error
+        if size and len(blob) % size:
+            raise StepError(f"feature {name!r}, row {number}: {len(blob)} bytes, of samples of {size} each.")
+    return counts
 
 
 def _num_rows(name: str, values: Any) -> int:
@@ -320,36 +498,10 @@ def _of_samples(name: str, feature: Feature, given: Any, times: Any) -> tuple[np
         raise StepError(
             f"feature {name!r} has a rate: got a {type(given).__name__}. Give stepwell.Samples(values, times)."
         )
-    rate = float(feature.rate or 1.0)
-    values, found = _accept(name, _sample_of(feature), rate, given.values, given.times, are_several=True)
+    values, found = _Taker(name, feature).take(given.values, given.times, are_several=True)
     if times is not None and not np.array_equal(np.asarray(times), found):
         raise StepError(f"feature {name!r}: its times were given twice, and differ. Leave out the column of times.")
     return values, found
-
-
-def _sample_of(feature: Feature) -> Feature:
-    """Return a feature of which a step is one sample."""
-    return Feature(feature.kind, feature.dtype, feature.sample_shape)
-
-
-def _accept(
-    name: str, sample: Feature, rate: float, value: Any, time: Any, *, are_several: bool = False
-) -> tuple[npt.NDArray[Any], Floats]:
-    """Return accepted values [n, *shape] and times [n] of one sample or several."""
-    shape = sample.shape
-    ndim = np.ndim(value)
-    if ndim != len(shape) + 1 and (are_several or ndim != len(shape)):
-        allowed = f"[n, {', '.join(map(str, shape))}]" if shape else "[n]"
-        one = "" if are_several else f", or one of shape {shape}"
-        raise StepError(f"feature {name!r}: got values of shape {np.shape(value)}. Allowed: {allowed}{one}.")
-    if ndim == len(shape):
-        values = np.asarray(acceptor(name, sample)(value), sample.np_dtype)[None]
-    else:
-        values = accept_column(name, sample, value)
-    if values is value or np.may_share_memory(values, value):
-        # it waits, and the caller may use its array again
-        values = values.copy()
-    return values, _accept_times(name, rate, time, len(values))
 
 
 def _accept_times(name: str, rate: float, time: Any, count: int) -> Floats:

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stepwell.codecs import codec_class
 from stepwell.errors import (
@@ -69,7 +70,7 @@ from stepwell.store.layout import (
 from stepwell.store.maintenance import is_maintained, recover_maintenance
 from stepwell.store.manifests import has_listed_files, read_note, read_store_manifest
 from stepwell.store.records import read_record
-from stepwell.store.samples import sample_bytes
+from stepwell.store.samples import sample_ends
 from stepwell.store.segments import Segment
 from stepwell.store.statistics import FeatureStatistics, segment_statistics, write_statistics
 from stepwell.store.values import encode_metadata
@@ -478,23 +479,28 @@ def _cut_samples(path: str, schema: Schema, rows: int, *, is_first: bool) -> Non
     # What came after an episode's last step is stored with its row before the episode's record is. A kill between the
     # two may leave samples without times; a loss of power, bytes that never reached the disk.
     for name, times in schema.rated.items():
-        sizes = {name: sample_bytes(schema[name]), times: 8}
-        edges = {column: _last_edges(f"{path}/{column}.npy", rows) for column in sizes}
-        there = {column: os.path.getsize(f"{path}/{column}.bin") for column in sizes}
-        count = min((min(edges[each][1], there[each]) - edges[each][0]) // size for each, size in sizes.items())
-        with open(open_file(f"{path}/{times}.bin"), "rb") as file:
-            file.seek(edges[times][0])
-            found = np.frombuffer(file.read(8 * max(count, 0)), "<f8")
+        edges = {each: _last_edges(f"{path}/{each}.npy", rows) for each in (name, times)}
+        data = {each: _read_part(f"{path}/{each}.bin", *edges[each]) for each in edges}
+        ends = {name: sample_ends(schema[name], data[name]), times: list(range(8, len(data[times]) + 1, 8))}
+        count = min(map(len, ends.values()))
+        found = data[times][: 8 * count].view("<f8")
         # no sample but the first of an episode is at its begin
         falls = np.flatnonzero(~(np.diff(found, prepend=-1.0 if is_first else 0.0) > 0))
-        count = int(falls[0]) if len(falls) else max(count, 0)
-        for each, size in sizes.items():
-            if edges[each][0] + count * size < edges[each][1]:
+        count = int(falls[0]) if len(falls) else count
+        for each, (begin, stop) in edges.items():
+            end = begin + (ends[each][count - 1] if count else 0)
+            if end < stop:
                 header = header_size(np.dtype("<u8"), ())
-                end = (edges[each][0] + count * size).to_bytes(8, "little")
                 with open(open_file(f"{path}/{each}.npy", os.O_RDWR), "r+b") as file:
                     file.seek(header + 8 * rows)
-                    file.write(end)
+                    file.write(end.to_bytes(8, "little"))
+
+
+def _read_part(path: str, begin: int, end: int) -> npt.NDArray[np.uint8]:
+    """Return bytes of a file, as far as there are any."""
+    with open(open_file(path), "rb") as file:
+        file.seek(begin)
+        return np.frombuffer(file.read(max(end - begin, 0)), np.uint8)
 
 
 def _last_edges(path: str, rows: int) -> tuple[int, int]:

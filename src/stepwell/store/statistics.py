@@ -248,7 +248,7 @@ def has_statistics(feature: Feature) -> bool:
 def statistics_shape(feature: Feature) -> tuple[int, ...]:
     """Return the shape that a feature's statistics have."""
     if feature.kind == "image":
-        return tuple(size for size in feature.shape[2:] if size is not None)
+        return tuple(size for size in feature.sample.shape[2:] if size is not None)
     sizes = tuple(size for size in feature.shape if size is not None)
     return sizes if math.prod(sizes) <= MAX_ELEMENTS else ()
 

@@ -264,7 +264,7 @@ def acceptor(name: str, feature: Feature) -> Callable[[Any], Any]:
         return _scalar_acceptor(name, dtype)
     if feature.is_image_of_any_size:
         return lambda value: _image(name, value, dtype, shape)
-    if feature.kind == "image":
+    if feature.kind == "image" and feature.rate is None:
         advice = f" A feature {Image((None, None, *shape[2:]))!r} takes images of any size."
         return lambda value: _array(name, value, dtype, shape, advice=advice)
     return lambda value: _array(name, value, dtype, shape)

@@ -558,7 +558,7 @@ def _row_problems(
     codec: Codec, offsets: npt.NDArray[Any], blobs: npt.NDArray[np.uint8], feature: Feature, records: npt.NDArray[Any]
 ) -> Iterator[str]:
     for record in records:
-        rows = record["rows"] if feature.final else record["length"]
+        rows = record["rows"] if feature.final or feature.rate is not None else record["length"]
         for row in range(int(record["start"]), int(record["start"] + rows)):
             try:
                 codec.decode(blobs[int(offsets[row]) : int(offsets[row + 1])])

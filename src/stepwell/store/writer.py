@@ -166,13 +166,15 @@ class Writer(BaseWriter):
 
         Args:
             feature: its name.
-            value: a sample, of the feature's dtype and shape; or several, [n, *shape].
+            value: a sample, of the feature's dtype and shape; or several, [n, *shape]; of a feature with a codec also
+                `EncodedRows`, a sample each.
             time: seconds since the episode's first step, after those of the samples before; of several float64 [n], or
                 that of the first one alone: the others follow it at the feature's rate.
 
         Raises:
             StepError: the feature has no rate, or is not there; another dtype or shape; times that do not ascend, that
                 lie before the episode's begin, or at or before a step that is stored already. Nothing was taken.
+            EncodeError: a sample that the feature's codec cannot encode; nothing was taken.
 
         Notes:
             Samples are stored, committed and visible with the step that follows them, so give them before it; those
@@ -214,7 +216,7 @@ class Writer(BaseWriter):
             if not columns.keys().isdisjoint(self._samples.columns):
                 raise missing_features_error(segment.schema, columns)
             steps = [len(values) for values in columns.values()]
-            columns |= self._samples.rows(segment.carry_on[0], min(steps, default=0))
+            columns |= self._samples.columns_of(segment.carry_on[0], min(steps, default=0))
         accepted, count = accept_columns(segment.schema, columns, finals=False)
         return self._append_rows(segment, accepted, count)
 

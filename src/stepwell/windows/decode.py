@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import Codec, Decoder, make_codec
 from stepwell.errors import CorruptSegmentError, DecodeError, LoaderError, WindowError
-from stepwell.kernels.places import SEGMENT
+from stepwell.kernels.places import ROW, SEGMENT
 from stepwell.store.decode import RowError, StoredRows, decode_rows
 from stepwell.windows.computed import ComputedWindows, window_rows
 from stepwell.windows.fields import FieldSource, ResolvedField
@@ -388,9 +388,13 @@ class Filler:
         places = batch.at(field.field.at)
         steps, rates = self._computed.steps_of(places, batch.parts)
         try:
-            is_pad = self._rated.write(field, source, batch, steps, rates, out)
+            is_pad = self._rated.write(field, source, batch, steps, rates, out, _draw(field, source, batch))
         except CorruptSegmentError as error:
             raise LoaderError(f"field {field.key!r}: {error}") from error
+        except RowError as error:
+            # of the window, as a sample is of no step
+            cells = Cells(batch.table, *np.repeat(places[[SEGMENT, ROW]], len(field.offsets), axis=1))
+            raise self.error(field, source, cells, error) from error.cause
         if mask is not None:
             mask = mask.reshape(is_pad.shape)
             np.logical_or(mask, is_pad, out=mask) if has_marks else np.copyto(mask, is_pad)

@@ -31,7 +31,7 @@ import numpy.typing as npt
 from stepwell.alignment import METHODS
 from stepwell.codecs import Decoder, codec_class
 from stepwell.errors import FeatureNotFoundError, SchemaError, WindowError, did_you_mean
-from stepwell.schema import MAX_RATE, Feature, Schema, times_name
+from stepwell.schema import MAX_RATE, Array, Feature, Schema, times_name
 from stepwell.windows.rated import Clocked, clocked, merged, span_indices
 
 __all__ = [
@@ -358,6 +358,8 @@ VIRTUAL_DTYPES: dict[str, np.dtype[Any]] = {
     "terminated": np.dtype(np.bool_),
     "truncated": np.dtype(np.bool_),
 }
+# of one sample of a feature with a rate
+TIME_FEATURE = Array((), "float64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -597,9 +599,8 @@ def _source(name: str, schema: Schema, fps: float | None, field: Field) -> Field
 
 
 def _rated(name: str, rated: str, schema: Schema, field: Field) -> FieldSource:
-    if field.decoder is not None:
-        raise WindowError(f"{name!r} has a rate: its samples are stored as they are. Leave out the decoder.")
-    feature, dtype = schema[name], schema[name].np_dtype
+    feature, decoder = schema[name].sample if name == rated else TIME_FEATURE, field.decoder
+    shape, dtype = (feature.fixed_shape, feature.np_dtype) if decoder is None else _output(name, feature, decoder)
     if field.align == "linear":
         if dtype.kind not in "iuf":
             raise WindowError(
@@ -607,30 +608,36 @@ def _rated(name: str, rated: str, schema: Schema, field: Field) -> FieldSource:
             )
         dtype = dtype if dtype.kind == "f" else np.dtype(np.float64)
     rate, times = schema[rated].rate, times_name(rated)
-    return FieldSource(name, "rated", dtype, feature.sample_shape, False, feature, rate=rate, times=times)
+    return FieldSource(name, "rated", dtype, shape, False, feature, decoder=decoder, rate=rate, times=times)
 
 
 def _converted(name: str, feature: Feature, decoder: Decoder) -> FieldSource:
     if feature.is_ragged and not feature.is_image_of_any_size:
         raise WindowError(f"{name!r} varies in size from step to step: a decoder needs a fixed shape, or images.")
-    try:
-        shape, dtype = decoder.output(feature)
-    except SchemaError as error:
-        raise WindowError(
-            f"decoder {decoder!r} of {name!r}: {error} Its output() must return the one shape that comes out."
-        ) from error
+    shape, dtype = _output(name, feature, decoder)
     is_sequential = not feature.is_raw and codec_class(feature).is_sequential
     return FieldSource(
         name,
         "converted",
-        np.dtype(dtype),
-        tuple(shape),
+        dtype,
+        shape,
         feature.final,
         feature,
         is_sequential,
         decoder,
         is_of_one_shape=not feature.is_ragged,
     )
+
+
+def _output(name: str, feature: Feature, decoder: Decoder) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return shape and dtype of what a decoder makes of a step."""
+    try:
+        shape, dtype = decoder.output(feature)
+    except SchemaError as error:
+        raise WindowError(
+            f"decoder {decoder!r} of {name!r}: {error} Its output() must return the one shape that comes out."
+        ) from error
+    return tuple(shape), np.dtype(dtype)
 
 
 def _merged(sources: Sequence[FieldSource]) -> FieldSource:

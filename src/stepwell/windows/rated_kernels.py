@@ -23,7 +23,7 @@ from stepwell.kernels.kernel import inlined, kernel
 from stepwell.kernels.memory import load_f64, load_u64, memcpy, memset, prefetch
 from stepwell.kernels.places import HI_FINAL, LO, ROW, SEGMENT
 
-__all__ = ["HOLD", "LINEAR", "NEAREST", "copy_samples", "find_points", "gather_native", "see_samples"]
+__all__ = ["HOLD", "LINEAR", "NEAREST", "copy_samples", "find_native", "find_points", "gather_native", "see_samples"]
 
 NEAREST, HOLD, LINEAR = range(3)
 # see stepwell.kernels.gather, which asks for cache lines in the same way
@@ -99,9 +99,20 @@ def count_until(times: Any, low: Any, high: Any, near: Any, time: Any) -> Any:
 @inlined
 def end_of_seen(times: Any, low: Any, high: Any, limit: Any) -> Any:
     """Return ``high`` without the samples after the last step that a window reaches, which came with its row."""
-    while high > low and load_f64(times + 8 * (high - 1)) > limit:
-        high -= 1
-    return high
+    return count_until(times, low, high, high, limit)
+
+
+@inlined
+def native_window(  # noqa: PLR0917
+    times: Any, low: Any, high: Any, begin: Any, count: Any, since: Any, until: Any
+) -> Any:
+    """Return which of ``count`` samples from ``begin`` on are in a window: they are seen, and in its span."""
+    start, stop = min(max(begin, low), high), max(min(begin + count, high), low)
+    while start < stop and load_f64(times + 8 * start) <= since:
+        start += 1
+    while start < stop and load_f64(times + 8 * (stop - 1)) > until:
+        stop -= 1
+    return start, stop
 
 
 @kernel
@@ -141,12 +152,7 @@ def gather_native(  # noqa: PLR0917
         low = seen[0, i]
         high = end_of_seen(times, low, seen[1, i], (steps[i] + last) / rates[i])
         begin = count_until(times, low, high, min(seen[2, i], high), now) - 1 + first
-        # the samples of the window, which are in [start, stop)
-        start, stop = min(max(begin, low), high), max(min(begin + count, high), low)
-        while start < stop and load_f64(times + 8 * start) <= now + since:
-            start += 1
-        while start < stop and load_f64(times + 8 * (stop - 1)) > now + until:
-            stop -= 1
+        start, stop = native_window(times, low, high, begin, count, now + since, now + until)
         if start == begin and stop == begin + count:
             memcpy(target, values + start * row_bytes, count * row_bytes)
             for k in range(count):
@@ -166,6 +172,40 @@ def gather_native(  # noqa: PLR0917
             else:
                 memcpy(target, values + sample * row_bytes, row_bytes)
             target += row_bytes
+
+
+@kernel
+def find_native(  # noqa: PLR0917
+    places: Any, seen: Any, steps: Any, rates: Any, first: Any, last: Any,
+    since: Any, until: Any, time_bases: Any, samples: Any, mask: Any,
+) -> None:  # fmt: skip
+    """Find the samples that `gather_native` copies.
+
+    Args:
+        places: as of `see_samples`.
+        seen: as of `see_samples`.
+        steps: as of `gather_native`.
+        rates: as of `gather_native`.
+        first: as of `gather_native`.
+        last: as of `gather_native`.
+        since: as of `gather_native`.
+        until: as of `gather_native`.
+        time_bases: as of `see_samples`.
+        samples: int64 [n, K], written: the sample of each cell, of padding the nearest that is seen; -1: none is.
+        mask: bool [n, K], written: which are padding.
+    """
+    for i in range(steps.size):
+        times, now, low = time_bases[places[SEGMENT, i]], steps[i] / rates[i], seen[0, i]
+        high = end_of_seen(times, low, seen[1, i], (steps[i] + last) / rates[i])
+        begin = count_until(times, low, high, min(seen[2, i], high), now) - 1 + first
+        start, stop = native_window(times, low, high, begin, samples.shape[1], now + since, now + until)
+        is_all = start >= stop
+        if is_all:
+            start, stop = low, high
+        for k in range(samples.shape[1]):
+            sample = min(max(begin + k, start), stop - 1)
+            mask[i, k] = is_all or sample != begin + k
+            samples[i, k] = sample if low < high else -1
 
 
 @kernel

@@ -251,6 +251,15 @@ def test_what_the_hub_has_is_fetched_and_gone_on_with(tmp_path: Path, monkeypatc
             {"observation.state": np.zeros(2, np.float32)},
             "The feature 'observation.state' of shape '(2,)' does not have the expected shape '(3,)'.\n",
         ),
+        (
+            {"next.reward": 1.0},
+            "The feature 'next.reward' is not a 'np.ndarray'. Expected type is 'float32', but type '<class 'float'>' "
+            "provided instead.\n",
+        ),
+        (
+            {"next.reward": torch.tensor(1.0)},
+            "The feature 'next.reward' of shape '()' does not have the expected shape '(1,)'.\n",
+        ),
         ({TOP: np.zeros((5, 4, 3), np.uint8)}, f"The feature '{TOP}' of shape '(5, 4, 3)' does not have the expected"),
     ],
 )
@@ -262,7 +271,7 @@ def test_a_frame_that_does_not_fit_is_told_in_lerobots_words_and_ours(
     with pytest.raises(StepError) as caught:
         dataset.add_frame(wrong)
     assert str(caught.value).startswith(said)
-    assert str(caught.value.__cause__) in str(caught.value)
+    assert str(caught.value.__cause__ or "Give an array of shape (1,)") in str(caught.value)
     assert not dataset.has_pending_frames()
     dataset.finalize()
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from stepwell.errors import DatasetNotFoundError, FormatError, LoaderError, StepError, WindowError
 from stepwell.lerobot.depth import DepthUnit, Quantization, check_unit
-from stepwell.lerobot.frame_errors import as_lerobot_says
+from stepwell.lerobot.frame_errors import as_lerobot_says, check_single_values
 from stepwell.lerobot.image_transforms import ImageChanges, changes_of
 from stepwell.lerobot.info import DATA_FILES_MB, ENCODERS, VIDEO_FILES_MB
 from stepwell.lerobot.item_reader import ItemReader
@@ -406,11 +406,13 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
 
         Raises:
             LoaderError: the dataset was opened to be read (a RuntimeError); so do the other verbs of recording.
-            StepError: a feature is missing, unknown, or of another dtype, shape or range (a ValueError).
+            StepError: a feature is missing, unknown, or of another dtype, shape or range (a ValueError); also a number
+                where the shape is (1,), which `LeRobotRecorder` takes.
         """
         if self.writer is None and self.goes_on_when_opened:
             self._go_on()
         recorder = self._recorder("add_frame")
+        check_single_values(frame, self.features)
         try:
             recorder.add_frame(frame)
         except StepError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -142,12 +143,32 @@ def test_what_was_saved_is_there_after_a_crash(tmp_path: Path) -> None:
     add_frames(dataset, 2, 2)
     # as a killed process: neither finalized nor closed
     del dataset
-    with pytest.raises(StoreExistsError, match="not finalized"):
+    with pytest.raises(StoreExistsError, match=r"there already. Go on with LeRobotRecorder.resume\(\)"):
         LeRobotDataset.create("me/reach", 10, FEATURES, tmp_path / "reach")
     again = LeRobotDataset.resume("me/reach", tmp_path / "reach")
     assert again.num_episodes == 2
     again.finalize()
     check_items(again, (3, 2))
+
+
+def test_a_new_dataset_has_its_info_at_once_and_is_gone_on_with_before_an_episode(tmp_path: Path) -> None:
+    root = tmp_path / "reach"
+    dataset = LeRobotDataset.create("me/reach", 10, FEATURES, root, robot_type="so100")
+    for size in (300, 400):
+        dataset.meta.update_chunk_settings(chunks_size=size, **({"data_files_size_in_mb": 7} if size == 300 else {}))
+    info = json.loads((root / "meta/info.json").read_text())
+    assert (info["total_episodes"], info["chunks_size"], info["data_files_size_in_mb"]) == (0, 400, 7)
+    assert list(info["features"])[:3] == list(FEATURES)
+    # killed, then finalized without an episode, then gone on with
+    del dataset
+    LeRobotDataset.resume("me/reach", root).finalize()
+    again = LeRobotDataset.resume("me/reach", root)
+    assert (again.meta.total_episodes, again.meta.tasks, again.meta.episodes) == (0, None, None)
+    add_frames(again, 0, 3)
+    again.save_episode()
+    again.finalize()
+    check_items(again, (3,))
+    assert (again.meta.robot_type, again.meta.chunks_size, again.meta.data_files_size_in_mb) == ("so100", 400, 7)
 
 
 def test_sizes_of_files_are_those_asked_for(tmp_path: Path) -> None:

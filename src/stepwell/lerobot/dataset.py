@@ -313,7 +313,8 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             TypeError: an argument that neither class has.
 
         Notes:
-            The root appears with `finalize`. Episodes that were saved are safe before: after a crash `resume` has them.
+            The root has ``meta/info.json`` at once, and the episodes with `finalize`. Those that were saved are safe
+            before: after a crash `resume` has them.
         """
         from stepwell.lerobot.recording import LeRobotRecorder
 
@@ -331,7 +332,9 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             data_files_mb=DATA_FILES_MB if data_files_size_in_mb is None else data_files_size_in_mb,
             video_files_mb=VIDEO_FILES_MB if video_files_size_in_mb is None else video_files_size_in_mb,
         )
-        return cls._recording(writer, repo_id, tolerance_s)
+        dataset = cls._recording(writer, repo_id, tolerance_s)
+        cast("RecordingMeta", dataset.meta).write()
+        return dataset
 
     @classmethod
     def resume(  # noqa: PLR0917

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -24,11 +23,10 @@ from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError, Wind
 from stepwell.lerobot.depth import DepthUnit, check_unit, depth_entry, scaled_statistics
 from stepwell.lerobot.info import INDEX_FEATURES, INDEX_INFOS, INFO_PATH, LANGUAGE, is_depth_map
 from stepwell.lerobot.language import LANGUAGE_COLUMNS
-from stepwell.lerobot.meta_files import SUBTASK_INDEX, further_columns, read_subtasks
+from stepwell.lerobot.meta_files import SUBTASK_INDEX, further_columns, read_json, read_subtasks, write_info
 from stepwell.lerobot.meta_tables import EpisodeRows, InfoDict, TaskRows, import_lerobots
 from stepwell.lerobot.tasks import episode_tasks, subtasks_of, tasks_of
 from stepwell.schema import Feature
-from stepwell.store.layout import replace_file
 
 if TYPE_CHECKING:
     from stepwell.lerobot.metadata import Metadata
@@ -171,7 +169,7 @@ class LeRobotDatasetMetadata:
         info = make_info(features, fps, robot_type, use_videos=use_videos, settings=settings)
         path = lerobot_home() / repo_id if root is None else Path(root)
         path.mkdir(parents=True)
-        _write_info(path, info.raw)
+        write_info(path, info.raw)
         return cls(repo_id, path)
 
     @cached_property
@@ -314,9 +312,10 @@ class LeRobotDatasetMetadata:
 
     def _save_settings(self, settings: Mapping[str, Any]) -> None:
         self.info.update(settings)
-        # of the whole file: info may lack features that were left out
-        raw = {**self.files.info.raw, **settings}
-        _write_info(self.files.root, {name: value for name, value in raw.items() if name != "tools" or value})
+        # of the whole file as it is now: info may lack features that were left out
+        root = self.files.root
+        raw = {**read_json(root / INFO_PATH), **settings}
+        write_info(root, {name: value for name, value in raw.items() if name != "tools" or value})
 
     def ensure_readable(self) -> None:
         """Do nothing: what is asked for is read then."""
@@ -547,12 +546,6 @@ def _checked_settings(settings: Mapping[str, float | None]) -> dict[str, float]:
         if size is not None and not size > 0:
             raise SchemaError(f"{name} must be positive, got {size}.")
     return {name: size for name, size in settings.items() if size is not None}
-
-
-def _write_info(root: Path, info: Mapping[str, Any]) -> None:
-    path = root / INFO_PATH
-    path.parent.mkdir(exist_ok=True)
-    replace_file(str(path), json.dumps(info, indent=4, ensure_ascii=False).encode())
 
 
 def dataset_info(store: Store, ignore: Collection[str] = ()) -> InfoDict:

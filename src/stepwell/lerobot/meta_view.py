@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -29,10 +29,19 @@ from stepwell.lerobot.tasks import episode_tasks, subtasks_of, tasks_of
 from stepwell.schema import Feature
 
 if TYPE_CHECKING:
+    from stepwell.lerobot.installed import LerobotHub
     from stepwell.lerobot.metadata import Metadata
     from stepwell.store import Store
 
-__all__ = ["DatasetMeta", "LeRobotDatasetMetadata", "dataset_info", "lerobot_home", "local_source", "plain_info"]
+__all__ = [
+    "DatasetMeta",
+    "LeRobotDatasetMetadata",
+    "dataset_info",
+    "hub_of",
+    "lerobot_home",
+    "local_source",
+    "plain_info",
+]
 
 LOGGER = logging.getLogger("stepwell.lerobot")
 # of a dataset that says nothing of tools
@@ -95,6 +104,13 @@ class LeRobotDatasetMetadata:
     _tasks: Sequence[str]
     # of depth maps' statistics; None: as they are stored
     _stats_unit: DepthUnit | None = None
+    # after install(): LeRobot's functions and cache
+    lerobots_hub: ClassVar[LerobotHub | None] = None
+    # as it was given, and whether the root is of the hub's cache, whose files are links
+    _requested_root: Path | None = None
+    _is_cached = False
+    # LeRobot's open parquet file: there is none here
+    writer = _pq_writer = None
 
     def __init__(
         self,
@@ -114,6 +130,13 @@ class LeRobotDatasetMetadata:
 
         if repo_type != "dataset":
             raise FormatError(f"repo_type={repo_type!r}. Allowed: 'dataset'; buckets of the hub are not read.")
+        self._ignore = frozenset(ignore)
+        hub = hub_of(repo_id, root, cache_dir, local_files_only=local_files_only)
+        if hub is not None:
+            self.repo_id, self.revision = str(repo_id), revision
+            self._requested_root = None if root is None else Path(root)
+            self._open_by_lerobot(hub, token, skip_home=force_cache_sync)
+            return
         found, _ = locate_meta(
             local_source(repo_id, root, skip_home=force_cache_sync),
             revision=revision,
@@ -124,7 +147,49 @@ class LeRobotDatasetMetadata:
         )
         named = os.fspath(repo_id)
         self.repo_id = found.repo_id or (named if "://" not in named else found.root.name)
-        self.root, self.revision = found.root, found.revision or revision
+        self.revision = found.revision or revision
+        self._take(found)
+
+    def _open_by_lerobot(self, hub: LerobotHub, token: str | bool | None, *, skip_home: bool) -> None:
+        """Open what LeRobot's class opens, after `install()`: a directory, or what its functions fetch."""
+        self.root = hub.directory_of(self.repo_id, self._requested_root)
+        try:
+            if skip_home or (self._requested_root is None and hub.is_mirror(self.root)):
+                raise DatasetNotFoundError(f"{self.root} is not looked at.")
+            self._load_metadata()
+        except FileNotFoundError:
+            self._pull_from_repo("meta/", token=token)
+            self._load_metadata()
+
+    def _pull_from_repo(
+        self, allow_patterns: str | None = None, ignore_patterns: str | None = None, *, token: str | bool | None = None
+    ) -> None:
+        assert self.lerobots_hub is not None
+        self.root, self.revision = self.lerobots_hub.fetch_meta(
+            self.repo_id,
+            self.revision,
+            self._requested_root,
+            token,
+            allow_patterns=allow_patterns,
+            ignore_patterns=ignore_patterns,
+        )
+        self._is_cached = self._requested_root is None
+
+    def _load_metadata(self) -> None:
+        assert self.root is not None
+        self._take(self.files_of(None))
+
+    def files_of(self, episodes: Iterable[int] | None) -> Metadata:
+        """Return what the files of some episodes say."""
+        from stepwell.lerobot.metadata import Metadata
+
+        assert self.root is not None
+        name = self.repo_id if self._is_cached else None
+        return Metadata.load(self.root, episodes=episodes, repo_id=name, revision=self.revision, ignore=self._ignore)
+
+    def _take(self, found: Metadata) -> None:
+        """Tell what a dataset's files say."""
+        self.root = found.root
         left_out = {name for name in found.info.raw["features"] if name not in found.info.features}
         self.info = plain_info({**found.info.raw, "total_episodes": len(found.episodes)}, left_out)
         self._tasks = found.tasks
@@ -467,8 +532,8 @@ class DatasetMeta(LeRobotDatasetMetadata):
         ignore: Collection[str] = (),
     ) -> None:
         self.repo_id, self.root, self.revision = repo_id, root, revision
-        self.info = dataset_info(store, ignore)
         self._ignore = frozenset(ignore)
+        self.info = dataset_info(store, ignore)
         self.store = store
         self._tasks = tasks_of(store) or [""]
 
@@ -521,8 +586,26 @@ def local_source(
     return where
 
 
+def hub_of(
+    repo_id: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None,
+    cache_dir: str | os.PathLike[str] | None,
+    *,
+    local_files_only: bool,
+) -> LerobotHub | None:
+    """Return the hub as LeRobot's modules reach it, where `install()` was called, for datasets of a name there."""
+    from stepwell.lerobot.hub import REPO_ID
+
+    if cache_dir is not None or local_files_only or not isinstance(repo_id, str) or not REPO_ID.fullmatch(repo_id):
+        return None
+    is_directory = root is None and Path(repo_id).is_dir()
+    return None if is_directory else LeRobotDatasetMetadata.lerobots_hub
+
+
 def lerobot_home() -> Path:
     """Return the directory that LeRobot keeps datasets in: ``$HF_LEROBOT_HOME``."""
+    if LeRobotDatasetMetadata.lerobots_hub is not None:
+        return LeRobotDatasetMetadata.lerobots_hub.home
     hugging_face = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     return Path(os.environ.get("HF_LEROBOT_HOME") or Path(hugging_face) / "lerobot").expanduser()
 

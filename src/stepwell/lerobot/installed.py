@@ -136,9 +136,17 @@ class LerobotHub:
         """``$HF_LEROBOT_HOME``."""
         return Path(self.meta.HF_LEROBOT_HOME)
 
-    def directory_of(self, repo_id: str, root: Path | None) -> Path:
-        """Return where a dataset is looked for."""
-        return self.home / repo_id if root is None else root
+    @property
+    def has_buckets(self) -> bool:
+        """Return whether this version of LeRobot reads buckets."""
+        return hasattr(self.meta, "sync_bucket")
+
+    def directory_of(self, repo_id: str, root: Path | None, repo_type: str = "dataset") -> Path:
+        """Return where a dataset is looked for, and a bucket fetched to."""
+        if root is not None:
+            return root
+        bucket = f"buckets--{repo_id.replace('/', '--')}"
+        return Path(self.meta.HF_LEROBOT_HUB_CACHE, bucket) if repo_type == "bucket" else self.home / repo_id
 
     def has_here(self, repo_id: str, root: Path | None) -> bool:
         """Return whether nothing is to be fetched to open a dataset."""
@@ -178,6 +186,15 @@ class LerobotHub:
         """Return the directory that files were fetched to: those of some names, or all."""
         patterns = {"allow_patterns": names, "ignore_patterns": ignored}
         return self._fetch(self.data, repo_id, revision, root, token, patterns)
+
+    def fetch_bucket(self, repo_id: str, folder: str, root: Path, token: str | bool | None) -> None:
+        """Make a folder below a directory what it is in a bucket."""
+        target = root / folder
+        target.mkdir(parents=True, exist_ok=True)
+        lock = self.meta.WeakFileLock(root.parent / f".{root.name}.lock")
+        with explaining(f"{repo_id}, a bucket,"), lock:
+            address = f"hf://buckets/{repo_id}/{folder}"
+            self.meta.sync_bucket(address, str(target), delete=True, quiet=True, token=token)
 
     def _fetch(  # noqa: PLR0917
         self,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DatasetMeta",
     "LeRobotDatasetMetadata",
+    "check_repo_type",
     "dataset_info",
     "hub_of",
     "lerobot_home",
@@ -70,7 +71,7 @@ class LeRobotDatasetMetadata:
         revision: branch, tag or commit on the hub; default: the newest version of the format.
         force_cache_sync: ask the hub, whatever lies below ``$HF_LEROBOT_HOME``.
         metadata_buffer_size: of LeRobot's; of no meaning here.
-        repo_type: "dataset"; buckets are not read.
+        repo_type: "dataset", or "bucket" of the hub, which is read after `install()` where LeRobot reads them.
         token: of the hub.
         cache_dir: of the hub's files.
         local_files_only: whether only files that are here already are used.
@@ -82,7 +83,7 @@ class LeRobotDatasetMetadata:
 
     Raises:
         DatasetNotFoundError: no such dataset.
-        FormatError: it is not as its format says; or a bucket.
+        FormatError: it is not as its format says; or a bucket, without `install()`.
 
     Example:
         >>> import tempfile
@@ -109,6 +110,7 @@ class LeRobotDatasetMetadata:
     # as it was given, and whether the root is of the hub's cache, whose files are links
     _requested_root: Path | None = None
     _is_cached = False
+    repo_type: str = "dataset"
     # LeRobot's open parquet file: there is none here
     writer = _pq_writer = None
 
@@ -120,7 +122,7 @@ class LeRobotDatasetMetadata:
         force_cache_sync: bool = False,
         metadata_buffer_size: int = 10,
         *,
-        repo_type: Literal["dataset"] = "dataset",
+        repo_type: Literal["dataset", "bucket"] = "dataset",
         token: str | bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         local_files_only: bool = False,
@@ -128,10 +130,9 @@ class LeRobotDatasetMetadata:
     ) -> None:
         from stepwell.lerobot.hub import locate_meta
 
-        if repo_type != "dataset":
-            raise FormatError(f"repo_type={repo_type!r}. Allowed: 'dataset'; buckets of the hub are not read.")
-        self._ignore = frozenset(ignore)
+        self._ignore, self.repo_type = frozenset(ignore), repo_type
         hub = hub_of(repo_id, root, cache_dir, local_files_only=local_files_only)
+        check_repo_type(repo_type, hub)
         if hub is not None:
             self.repo_id, self.revision = str(repo_id), revision
             self._requested_root = None if root is None else Path(root)
@@ -152,7 +153,7 @@ class LeRobotDatasetMetadata:
 
     def _open_by_lerobot(self, hub: LerobotHub, token: str | bool | None, *, skip_home: bool) -> None:
         """Open what LeRobot's class opens, after `install()`: a directory, or what its functions fetch."""
-        self.root = hub.directory_of(self.repo_id, self._requested_root)
+        self.root = hub.directory_of(self.repo_id, self._requested_root, self.repo_type)
         try:
             if skip_home or (self._requested_root is None and hub.is_mirror(self.root)):
                 raise DatasetNotFoundError(f"{self.root} is not looked at.")
@@ -165,6 +166,10 @@ class LeRobotDatasetMetadata:
         self, allow_patterns: str | None = None, ignore_patterns: str | None = None, *, token: str | bool | None = None
     ) -> None:
         assert self.lerobots_hub is not None
+        if self.repo_type == "bucket":
+            assert self.root is not None
+            self.lerobots_hub.fetch_bucket(self.repo_id, "meta", self.root, token)
+            return
         self.root, self.revision = self.lerobots_hub.fetch_meta(
             self.repo_id,
             self.revision,
@@ -322,7 +327,7 @@ class LeRobotDatasetMetadata:
     @property
     def url_root(self) -> str:
         """The dataset's address on the hub, as fsspec has it."""
-        return f"hf://datasets/{self.repo_id}"
+        return f"hf://{self.repo_type}s/{self.repo_id}"
 
     @property
     def _version(self) -> Any:
@@ -586,8 +591,19 @@ def local_source(
     return where
 
 
+def check_repo_type(repo_type: str, hub: LerobotHub | None) -> None:
+    """Refuse what is no type of repository, and buckets where there is nothing to read them by."""
+    if repo_type not in ("dataset", "bucket"):
+        raise WindowError(f"repo_type must be 'dataset' or 'bucket', got {repo_type!r}.")
+    if repo_type == "bucket" and (hub is None or not hub.has_buckets):
+        raise FormatError(
+            "repo_type='bucket': buckets of the hub are read by LeRobot's functions, of a version that has them, after "
+            "stepwell.lerobot.install(), and without cache_dir and local_files_only. Allowed here: 'dataset'."
+        )
+
+
 def hub_of(
-    repo_id: str | os.PathLike[str],
+    repo_id: Any,
     root: str | os.PathLike[str] | None,
     cache_dir: str | os.PathLike[str] | None,
     *,

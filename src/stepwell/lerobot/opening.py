@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.errors import WindowError
+from stepwell.lerobot.hub import needed_files
 from stepwell.lerobot.meta_view import DatasetMeta, LeRobotDatasetMetadata, hub_of, local_source
 from stepwell.lerobot.metadata import Metadata
 from stepwell.store import Store
 from stepwell.store.layout import STORE_JSON
 from stepwell.windows import View
 
-__all__ = ["chosen_by", "filtered", "found_source", "is_fetched_by_lerobot", "open_view"]
+if TYPE_CHECKING:
+    from stepwell.lerobot.installed import LerobotHub
+
+__all__ = ["chosen_by", "fetched_bucket", "filtered", "found_source", "is_fetched_by_lerobot", "open_view"]
 
 
 def found_source(source: str | os.PathLike[str], root: str | os.PathLike[str] | None, *, skip_home: bool) -> str:
@@ -34,6 +38,19 @@ def is_fetched_by_lerobot(
     """Return whether LeRobot's functions are to fetch a dataset: after `install()`, and where it is not here."""
     hub = hub_of(source, root, cache_dir, local_files_only=local_files_only)
     return hub is not None and (skips or not hub.has_here(str(source), None if root is None else Path(root)))
+
+
+def fetched_bucket(
+    hub: LerobotHub, name: str, root: str | os.PathLike[str] | None, token: str | bool | None, *, asks_hub: bool
+) -> Path:
+    """Return the directory that a bucket of the hub was fetched to, whole; what is there is not asked for again."""
+    meta = LeRobotDatasetMetadata(name, root, None, asks_hub, repo_type="bucket", token=token)
+    assert meta.root is not None
+    missing = [each for each in needed_files(meta.files) if not (meta.root / each).exists()]
+    for folder in ("data", "videos"):
+        if asks_hub or any(each.startswith(f"{folder}/") for each in missing):
+            hub.fetch_bucket(name, folder, meta.root, token)
+    return meta.root
 
 
 def filtered(

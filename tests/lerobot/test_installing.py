@@ -99,7 +99,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delitem(sys.modules, name)
     for name in ("goes_on_when_opened", "reader_class", "writer_class"):
         monkeypatch.setattr(stepwell.lerobot.LeRobotDataset, name, getattr(stepwell.lerobot.LeRobotDataset, name))
-    monkeypatch.setattr(stepwell.lerobot.LeRobotDatasetMetadata, "lerobots_hub", None)
+    for name in ("lerobots_hub", "lerobots_class"):
+        monkeypatch.setattr(stepwell.lerobot.LeRobotDatasetMetadata, name, None)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     for name in [name for name in sys.modules if name.partition(".")[0] == "lerobot"]:

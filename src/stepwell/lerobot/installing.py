@@ -69,6 +69,8 @@ def install() -> None:
         ours = _ours(name)
         if theirs is None or theirs is ours or _is_another(name, theirs):
             continue
+        if name == "LeRobotDatasetMetadata":
+            ours.lerobots_class = theirs
         if name == "LeRobotDataset":
             ours.goes_on_when_opened = not hasattr(theirs, "resume")
             _take_parts(datasets, ours)

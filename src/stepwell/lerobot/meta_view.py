@@ -107,6 +107,8 @@ class LeRobotDatasetMetadata:
     _stats_unit: DepthUnit | None = None
     # after install(): LeRobot's functions and cache
     lerobots_hub: ClassVar[LerobotHub | None] = None
+    # likewise the class that it writes meta/ by, of which `create` makes one
+    lerobots_class: ClassVar[Any] = None
     # as it was given, and whether the root is of the hub's cache, whose files are links
     _requested_root: Path | None = None
     _is_cached = False
@@ -231,9 +233,27 @@ class LeRobotDatasetMetadata:
         Raises:
             FileExistsError: something is at the root.
             SchemaError, FormatError: features that a dataset cannot have.
+
+        Notes:
+            After `install()` it is LeRobot's own class that is made, for programs that write ``meta/`` by its
+            ``save_episode`` and ``save_episode_tasks``.
         """
         from stepwell.lerobot.staging import make_info
 
+        if cls.lerobots_class is not None:
+            theirs: LeRobotDatasetMetadata = cls.lerobots_class.create(
+                repo_id,
+                fps,
+                features,
+                robot_type,
+                root,
+                use_videos,
+                metadata_buffer_size,
+                chunks_size,
+                data_files_size_in_mb,
+                video_files_size_in_mb,
+            )
+            return theirs
         sizes = (chunks_size, data_files_size_in_mb, video_files_size_in_mb)
         settings = _checked_settings(dict(zip(CHUNK_SETTINGS, sizes, strict=True)))
         info = make_info(features, fps, robot_type, use_videos=use_videos, settings=settings)

@@ -25,7 +25,7 @@ from stepwell.lerobot.depth import DepthUnit, Quantization, check_unit
 from stepwell.lerobot.frame_errors import as_lerobot_says, check_single_values
 from stepwell.lerobot.hub import needed_files
 from stepwell.lerobot.image_transforms import ImageChanges, changes_of
-from stepwell.lerobot.info import DATA_FILES_MB, ENCODERS, VIDEO_FILES_MB
+from stepwell.lerobot.info import DATA_FILES_MB, ENCODER_SETTINGS, ENCODERS, VIDEO_FILES_MB, is_depth_map
 from stepwell.lerobot.item_reader import ItemReader
 from stepwell.lerobot.items import Images, ItemFormat, ItemRows, delta_steps, item_format
 from stepwell.lerobot.meta_view import DatasetMeta, LeRobotDatasetMetadata, lerobot_home
@@ -364,7 +364,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         writer = cls._writer_class().create(
             lerobot_home() / repo_id if root is None else root,
             fps=fps,
-            features=features,
+            features=_with_settings(features, rgb_encoder, depth_encoder),
             repo_id=repo_id,
             robot_type=robot_type,
             use_videos=use_videos,
@@ -899,6 +899,22 @@ def _depth_options(encoder: Any) -> dict[str, Any] | None:
     if "lossless=1" not in str(encoder.extra_options):
         chosen |= {"crf": None if encoder.crf is None else int(encoder.crf), "preset": encoder.preset}
     return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _with_settings(
+    features: Mapping[str, Mapping[str, Any]], rgb_encoder: Any, depth_encoder: Any
+) -> dict[str, Mapping[str, Any]]:
+    """Return features with what info.json says of LeRobot's settings of their encoders, where these are given."""
+    found = dict(features)
+    for name, entry in features.items():
+        if not isinstance(entry, Mapping) or entry.get("dtype") != "video":
+            continue
+        config = depth_encoder if is_depth_map(entry) else rgb_encoder
+        if config is not None:
+            settings = {key: getattr(config, key.removeprefix("video."), None) for key in ENCODER_SETTINGS}
+            about = {key: value for key, value in settings.items() if value is not None}
+            found[name] = {**entry, "info": {**(entry.get("info") or {}), **about}}
+    return found
 
 
 def _check_known(lerobot_arguments: Collection[str]) -> None:

@@ -1,8 +1,8 @@
 """LeRobot's own tests of datasets pass with stepwell's classes in place of theirs, but for those that are listed.
 
 ``LEROBOT_CHECKOUT=path/to/lerobot python -m pytest -n 0 -s tests/interop/test_lerobots_own_tests.py``, in an
-environment with that lerobot and what its tests need. All of its ``tests/datasets`` run twice, which takes ten minutes; those that
-ask for the network, or for files of Git LFS that are not there, pass neither there nor here.
+environment with that lerobot and what its tests need. All of its ``tests/datasets`` run twice, which takes ten
+minutes; those that ask for the network, or for files of Git LFS that are not there, pass neither there nor here.
 """
 
 import json

@@ -617,8 +617,8 @@ def check_repo_type(repo_type: str, hub: LerobotHub | None) -> None:
         raise WindowError(f"repo_type must be 'dataset' or 'bucket', got {repo_type!r}.")
     if repo_type == "bucket" and (hub is None or not hub.has_buckets):
         raise FormatError(
-            "repo_type='bucket': buckets of the hub are read by LeRobot's functions, of a version that has them, after "
-            "stepwell.lerobot.install(), and without cache_dir and local_files_only. Allowed here: 'dataset'."
+            "repo_type='bucket': buckets of the hub are not read before stepwell.lerobot.install() with a lerobot that "
+            "reads them, nor with cache_dir or local_files_only. Allowed here: 'dataset'."
         )
 
 

@@ -16,6 +16,7 @@ collect_ignore = [
     "answering.py",
     "ffcv_child.py",
     "lerobot_robot.py",
+    "lerobot_swap.py",
     "lerobot_scripts_child.py",
     "readers_child.py",
     "tfds_child.py",

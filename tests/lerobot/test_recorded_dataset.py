@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -142,12 +143,32 @@ def test_what_was_saved_is_there_after_a_crash(tmp_path: Path) -> None:
     add_frames(dataset, 2, 2)
     # as a killed process: neither finalized nor closed
     del dataset
-    with pytest.raises(StoreExistsError, match="not finalized"):
+    with pytest.raises(StoreExistsError, match=r"there already. Go on with LeRobotRecorder.resume\(\)"):
         LeRobotDataset.create("me/reach", 10, FEATURES, tmp_path / "reach")
     again = LeRobotDataset.resume("me/reach", tmp_path / "reach")
     assert again.num_episodes == 2
     again.finalize()
     check_items(again, (3, 2))
+
+
+def test_a_new_dataset_has_its_info_at_once_and_is_gone_on_with_before_an_episode(tmp_path: Path) -> None:
+    root = tmp_path / "reach"
+    dataset = LeRobotDataset.create("me/reach", 10, FEATURES, root, robot_type="so100")
+    for size in (300, 400):
+        dataset.meta.update_chunk_settings(chunks_size=size, **({"data_files_size_in_mb": 7} if size == 300 else {}))
+    info = json.loads((root / "meta/info.json").read_text())
+    assert (info["total_episodes"], info["chunks_size"], info["data_files_size_in_mb"]) == (0, 400, 7)
+    assert list(info["features"])[:3] == list(FEATURES)
+    # killed, then finalized without an episode, then gone on with
+    del dataset
+    LeRobotDataset.resume("me/reach", root).finalize()
+    again = LeRobotDataset.resume("me/reach", root)
+    assert (again.meta.total_episodes, again.meta.tasks, again.meta.episodes) == (0, None, None)
+    add_frames(again, 0, 3)
+    again.save_episode()
+    again.finalize()
+    check_items(again, (3,))
+    assert (again.meta.robot_type, again.meta.chunks_size, again.meta.data_files_size_in_mb) == ("so100", 400, 7)
 
 
 def test_sizes_of_files_are_those_asked_for(tmp_path: Path) -> None:
@@ -251,6 +272,15 @@ def test_what_the_hub_has_is_fetched_and_gone_on_with(tmp_path: Path, monkeypatc
             {"observation.state": np.zeros(2, np.float32)},
             "The feature 'observation.state' of shape '(2,)' does not have the expected shape '(3,)'.\n",
         ),
+        (
+            {"next.reward": 1.0},
+            "The feature 'next.reward' is not a 'np.ndarray'. Expected type is 'float32', but type '<class 'float'>' "
+            "provided instead.\n",
+        ),
+        (
+            {"next.reward": torch.tensor(1.0)},
+            "The feature 'next.reward' of shape '()' does not have the expected shape '(1,)'.\n",
+        ),
         ({TOP: np.zeros((5, 4, 3), np.uint8)}, f"The feature '{TOP}' of shape '(5, 4, 3)' does not have the expected"),
     ],
 )
@@ -262,7 +292,7 @@ def test_a_frame_that_does_not_fit_is_told_in_lerobots_words_and_ours(
     with pytest.raises(StepError) as caught:
         dataset.add_frame(wrong)
     assert str(caught.value).startswith(said)
-    assert str(caught.value.__cause__) in str(caught.value)
+    assert str(caught.value.__cause__ or "Give an array of shape (1,)") in str(caught.value)
     assert not dataset.has_pending_frames()
     dataset.finalize()
 

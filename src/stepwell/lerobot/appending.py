@@ -148,7 +148,8 @@ def first_files(before: Metadata) -> FirstFiles:
         video_codecs={
             name: codec
             for name in before.info.video_keys
-            if (codec := (before.info.features[name].raw.get("info") or {}).get("video.codec"))
+            if before.info.total_episodes
+            and (codec := (before.info.features[name].raw.get("info") or {}).get("video.codec"))
         },
         episode_schema=None if schema is None else schema.remove_metadata(),
     )

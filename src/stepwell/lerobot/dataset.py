@@ -20,25 +20,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, cas
 
 import numpy as np
 
-from stepwell.errors import DatasetNotFoundError, FormatError, LoaderError, StepError, WindowError
+from stepwell.errors import DatasetNotFoundError, FormatError, LoaderError, SchemaError, StepError, WindowError
 from stepwell.lerobot.depth import DepthUnit, Quantization, check_unit
-from stepwell.lerobot.frame_errors import as_lerobot_says
+from stepwell.lerobot.frame_errors import as_lerobot_says, check_single_values
+from stepwell.lerobot.hub import needed_files
 from stepwell.lerobot.image_transforms import ImageChanges, changes_of
-from stepwell.lerobot.info import DATA_FILES_MB, ENCODERS, VIDEO_FILES_MB
+from stepwell.lerobot.info import DATA_FILES_MB, ENCODER_SETTINGS, ENCODERS, VIDEO_FILES_MB, is_depth_map
 from stepwell.lerobot.item_reader import ItemReader
 from stepwell.lerobot.items import Images, ItemFormat, ItemRows, delta_steps, item_format
-from stepwell.lerobot.meta_view import DatasetMeta, LeRobotDatasetMetadata, lerobot_home, local_source
+from stepwell.lerobot.meta_view import DatasetMeta, LeRobotDatasetMetadata, lerobot_home
+from stepwell.lerobot.metadata import Metadata
+from stepwell.lerobot.opening import chosen_by, filtered, found_source, is_fetched_by_lerobot, open_view
 from stepwell.loader import Loader, WindowDataset
 from stepwell.loader.memory import import_torch, to_torch
 from stepwell.loader.worker_memory import Empty, batch_memory
 from stepwell.references.video_in_files import KEPT, keep_frames
 from stepwell.sizes import parse_bytes
 from stepwell.store import Store
-from stepwell.store.layout import STORE_JSON
 from stepwell.windows import View
 
 if TYPE_CHECKING:
-    from stepwell.lerobot.metadata import Metadata
     from stepwell.lerobot.recording import LeRobotRecorder
     from stepwell.lerobot.recording_meta import RecordingMeta
     from stepwell.loader.transforms import WholeTransform
@@ -55,6 +56,8 @@ __all__ = ["LeRobotDataset", "LoaderOptions", "Source", "TorchDataset", "item_lo
 
 Source = str | os.PathLike[str] | Store | View
 FRAME_CACHE = "512 MiB"
+# LeRobot's names of encoders, and ours
+VCODECS = ("auto", *ENCODERS, *ENCODERS.values())
 # arguments that LeRobot's class has had in other versions than the newest
 IGNORED = frozenset({"camera_encoder", "camera_encoder_config", "vcodec", "video_decoder_cache_size", "video_encoder"})
 
@@ -140,9 +143,13 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         this.
     """
 
+    meta: LeRobotDatasetMetadata
     # whether, as in lerobot 0.4, add_frame goes on with a dataset that was opened to be read, and a new one has items
     # before it is final; see install()
     goes_on_when_opened: ClassVar[bool] = False
+    # of `reader` and `writer`; see install()
+    reader_class: ClassVar[type[ItemReader]] = ItemReader
+    writer_class: ClassVar[type[LeRobotRecorder] | None] = None
 
     def __init__(  # noqa: PLR0917
         self,
@@ -193,10 +200,20 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             depth_unit=check_unit(depth_output_unit),
         )
         self._frame_bytes = parse_bytes("frame_cache", frame_cache, least=0)
-        source = repo_id if isinstance(repo_id, Store | View) else _source(repo_id, root, skip_home=force_cache_sync)
-        if episode_filter is not None:
-            episodes = _filtered(source, episode_filter, episodes, hub)
-        view = _open_view(source, episodes, tolerance_s, {**hub, "download_videos": download_videos})
+        source: str | Store | View | Metadata
+        if isinstance(repo_id, Store | View):
+            source = repo_id
+        elif is_fetched_by_lerobot(repo_id, root, cache_dir, local_files_only=local_files_only, skips=force_cache_sync):
+            meta = LeRobotDatasetMetadata(repo_id, root, revision, force_cache_sync, token=token, ignore=ignore)
+            if episode_filter is not None:
+                episodes = chosen_by(meta, episode_filter, episodes)
+            source = self._fetched(meta, episodes, download_videos, token, asks_hub=force_cache_sync)
+            revision = meta.revision
+        else:
+            source = found_source(repo_id, root, skip_home=force_cache_sync)
+        if episode_filter is not None and not isinstance(source, Metadata):
+            episodes = filtered(source, episode_filter, episodes, hub)
+        view = open_view(source, episodes, tolerance_s, {**hub, "download_videos": download_videos})
         self.episodes = None if episodes is None else [operator.index(episode) for episode in episodes]
         origin = view.stores[0].metadata.get("lerobot", {})
         self.root = Path(origin["root"]) if "root" in origin else None
@@ -205,6 +222,34 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         self.repo_id = str(origin.get("repo_id") or (named if "://" not in named else place.name))
         self.revision = revision or origin.get("revision")
         self._show(view, ignore)
+
+    def _fetched(
+        self,
+        meta: LeRobotDatasetMetadata,
+        episodes: Sequence[int] | None,
+        download_videos: bool,
+        token: str | bool | None,
+        *,
+        asks_hub: bool,
+    ) -> Metadata:
+        """Return what the files of a dataset say, after LeRobot's functions have fetched those that are not here."""
+        self.meta, self.repo_id, self.revision = meta, meta.repo_id, meta.revision
+        self._requested_root = meta._requested_root
+        wanted = meta.files_of(episodes)
+        names = needed_files(wanted, videos=download_videos)
+        if asks_hub or any(not (wanted.root / name).exists() for name in names):
+            self._download(download_videos, None if episodes is None else names, token=token)
+        return meta.files_of(episodes)
+
+    def _download(
+        self, download_videos: bool = True, names: list[str] | None = None, *, token: str | bool | None = None
+    ) -> None:
+        """Fetch files as LeRobot's class does, after `install()`: those of some names, or all."""
+        hub = LeRobotDatasetMetadata.lerobots_hub
+        assert hub is not None
+        ignored = None if download_videos else "videos/"
+        self.root = hub.fetch_data(self.repo_id, self.revision, self._requested_root, names, ignored, token)
+        self.meta.root = self.root
 
     def _begin(
         self,
@@ -238,7 +283,6 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
 
     def _show(self, view: View, ignore: Collection[str] = ()) -> None:
         """Give the items of a view."""
-        self.meta: LeRobotDatasetMetadata
         meta = DatasetMeta(view.stores[0], repo_id=self.repo_id, root=self.root, revision=self.revision, ignore=ignore)
         steps = delta_steps(self.delta_timestamps, meta.fps, self.tolerance_s)
         self.delta_indices = None if self.delta_timestamps is None else {key: [*each] for key, each in steps.items()}
@@ -255,7 +299,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         if self._windows is None:
             if self.writer is not None and not self.writer.is_final:
                 raise LoaderError("the dataset is being recorded, and has no items yet. Call finalize() first.")
-            self._show(_open_view(str(self.root), None, self.tolerance_s, {"download_videos": True}))
+            self._show(open_view(str(self.root), None, self.tolerance_s, {"download_videos": True}))
         assert self._windows is not None
         return self._windows
 
@@ -313,15 +357,14 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             TypeError: an argument that neither class has.
 
         Notes:
-            The root appears with `finalize`. Episodes that were saved are safe before: after a crash `resume` has them.
+            The root has ``meta/info.json`` at once, and the episodes with `finalize`. Those that were saved are safe
+            before: after a crash `resume` has them.
         """
-        from stepwell.lerobot.recording import LeRobotRecorder
-
         _check_known(lerobot_arguments)
-        writer = LeRobotRecorder.create(
+        writer = cls._writer_class().create(
             lerobot_home() / repo_id if root is None else root,
             fps=fps,
-            features=features,
+            features=_with_settings(features, rgb_encoder, depth_encoder),
             repo_id=repo_id,
             robot_type=robot_type,
             use_videos=use_videos,
@@ -331,7 +374,9 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             data_files_mb=DATA_FILES_MB if data_files_size_in_mb is None else data_files_size_in_mb,
             video_files_mb=VIDEO_FILES_MB if video_files_size_in_mb is None else video_files_size_in_mb,
         )
-        return cls._recording(writer, repo_id, tolerance_s)
+        dataset = cls._recording(writer, repo_id, tolerance_s)
+        cast("RecordingMeta", dataset.meta).write()
+        return dataset
 
     @classmethod
     def resume(  # noqa: PLR0917
@@ -375,19 +420,23 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             OSError: a dataset was to be fetched to a root where something else is.
             StoreBusyError: another process records there.
         """
-        from stepwell.lerobot.recording import LeRobotRecorder
-
         _check_known(lerobot_arguments)
         if root is None:
             raise ValueError("resume() needs root: files of the hub's cache are shared, and are not added to.")
         try:
-            writer = LeRobotRecorder.resume(root, unfinished=unfinished)
+            writer = cls._writer_class().resume(root, unfinished=unfinished)
         except DatasetNotFoundError:
             from stepwell.lerobot.hub import fetch_whole
 
             fetch_whole(repo_id, Path(root), revision=revision, token=token)
-            writer = LeRobotRecorder.resume(root, unfinished=unfinished)
+            writer = cls._writer_class().resume(root, unfinished=unfinished)
         return cls._recording(writer, repo_id, tolerance_s)
+
+    @classmethod
+    def _writer_class(cls) -> type[LeRobotRecorder]:
+        from stepwell.lerobot.recording import LeRobotRecorder
+
+        return cls.writer_class or LeRobotRecorder
 
     @classmethod
     def _recording(cls, writer: LeRobotRecorder, repo_id: str, tolerance_s: float) -> LeRobotDataset:
@@ -406,11 +455,13 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
 
         Raises:
             LoaderError: the dataset was opened to be read (a RuntimeError); so do the other verbs of recording.
-            StepError: a feature is missing, unknown, or of another dtype, shape or range (a ValueError).
+            StepError: a feature is missing, unknown, or of another dtype, shape or range (a ValueError); also a number
+                where the shape is (1,), which `LeRobotRecorder` takes.
         """
         if self.writer is None and self.goes_on_when_opened:
             self._go_on()
         recorder = self._recorder("add_frame")
+        check_single_values(frame, self.features)
         try:
             recorder.add_frame(frame)
         except StepError as error:
@@ -437,6 +488,11 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         """Return whether there are frames since the last `save_episode`."""
         return self.writer is not None and self.writer.num_unsaved_frames > 0
 
+    @property
+    def latest_episode(self) -> dict[str, Any] | None:
+        """The last episode that was saved here, see `LeRobotRecorder.latest_episode`; None before one was."""
+        return None if self.writer is None else self.writer.latest_episode
+
     def finalize(self) -> None:
         """End the recording: write the dataset, or what is new of it, at the root. May be called twice."""
         if self.writer is not None:
@@ -451,12 +507,11 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
 
     def _go_on(self) -> None:
         """Record more episodes of the dataset that was opened."""
-        from stepwell.lerobot.recording import LeRobotRecorder
         from stepwell.lerobot.recording_meta import RecordingMeta
 
         if self.root is None or self.episodes is not None:
             raise LoaderError("add_frame() on a store, or on some episodes of a dataset. Open a dataset's directory.")
-        self.writer = LeRobotRecorder.resume(self.root)
+        self.writer = self._writer_class().resume(self.root)
         self.meta, self._windows, self._reader = RecordingMeta(self.writer, self.repo_id), None, None
 
     def _count(self) -> None:
@@ -694,9 +749,13 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
             return None
         windows = self._opened().reader
         # a sampler looks whether it is another one
-        if self._reader is None or self._reader.windows is not windows:
-            self._reader = ItemReader(self, windows)
+        if self._reader is None or getattr(self._reader, "windows", windows) is not windows:
+            self._reader = self.reader_class(self, windows)
         return self._reader
+
+    @reader.setter
+    def reader(self, reader: Any) -> None:
+        self._reader = reader
 
     @property
     def selected_files(self) -> Metadata:
@@ -813,68 +872,10 @@ def item_loader(  # noqa: PLR0917
     return Loader(view, made.fields, batch_size=batch_size, order=order, to="torch", transform=done, **options)
 
 
-def _source(source: str | os.PathLike[str], root: str | os.PathLike[str] | None, *, skip_home: bool) -> str:
-    """Return what is opened: a store where the root is one, else a dataset."""
-    where = os.fspath(source if root is None else root)
-    return where if Path(where, STORE_JSON).exists() else local_source(source, root, skip_home=skip_home)
-
-
-def _filtered(
-    source: str | Store | View,
-    predicate: Callable[[dict[str, Any]], bool],
-    episodes: Sequence[int] | None,
-    hub: Mapping[str, Any],
-) -> list[int]:
-    """Return the numbers of the episodes that a filter takes."""
-    meta: LeRobotDatasetMetadata
-    if isinstance(source, Store | View) or Path(source, STORE_JSON).exists():
-        meta = DatasetMeta(_open_view(source, None, 0, hub).stores[0], repo_id="", ignore=hub["ignore"])
-    else:
-        meta = LeRobotDatasetMetadata(source, **hub)
-    found = meta.filter_episodes(predicate, episodes)
-    if not found:
-        raise WindowError("The episode filter did not match any episode: it said True of none of them.")
-    return found
-
-
-def _open_view(
-    source: str | Store | View, episodes: Sequence[int] | None, tolerance: float, hub: Mapping[str, Any]
-) -> View:
-    """Return the selected episodes of a dataset, or of a store."""
-    if isinstance(source, Store | View):
-        return _selected(source, episodes)
-    if Path(source, STORE_JSON).exists():
-        from stepwell.store import open as open_store
-
-        return _selected(open_store(source, mode="r"), episodes)
-    return View(_open_in_place(source, episodes, tolerance, hub))
-
-
-def _open_in_place(where: str, episodes: Sequence[int] | None, tolerance: float, hub: Mapping[str, Any]) -> Store:
-    from stepwell.lerobot.in_place import open_in_place
-
-    chosen = None if episodes is None else sorted(set(episodes))
-    if not hub["download_videos"] and not Path(where).is_dir():
-        from stepwell.lerobot.hub import locate
-
-        return open_in_place(locate(where, episodes=chosen, **hub), tolerance=tolerance)
-    options = {name: value for name, value in hub.items() if name != "download_videos"}
-    return open_in_place(where, episodes=chosen, tolerance=tolerance, **options)
-
-
-def _selected(source: Store | View, episodes: Sequence[int] | None) -> View:
-    """Return some episodes of a store; default all that are not being recorded."""
-    view = source if isinstance(source, View) else View(source)
-    if len(view.stores) != 1:
-        raise WindowError(f"a view of {len(view.stores)} stores. Use MultiLeRobotDataset with a dataset of each.")
-    is_open = view.column("is_open")
-    # the number of their items would depend on the windows
-    view = view.select(~is_open) if is_open.any() else view
-    return view if episodes is None else view.select(sorted(set(episodes)))
-
-
 def _video_options(encoder: Any, vcodec: str) -> dict[str, Any] | None:
     """Return the options of `stepwell.Video` that settings of an encoder of LeRobot are."""
+    if vcodec not in VCODECS:
+        raise SchemaError(f"Invalid vcodec {vcodec!r}. Must be one of: {', '.join(VCODECS)}.")
     if encoder is None:
         return None if vcodec == "auto" else {"encoder": ENCODERS.get(vcodec, vcodec)}
     if encoder.vcodec == "auto":
@@ -897,6 +898,22 @@ def _depth_options(encoder: Any) -> dict[str, Any] | None:
     if "lossless=1" not in str(encoder.extra_options):
         chosen |= {"crf": None if encoder.crf is None else int(encoder.crf), "preset": encoder.preset}
     return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _with_settings(
+    features: Mapping[str, Mapping[str, Any]], rgb_encoder: Any, depth_encoder: Any
+) -> dict[str, Mapping[str, Any]]:
+    """Return features with what info.json says of LeRobot's settings of their encoders, where these are given."""
+    found = dict(features)
+    for name, entry in features.items():
+        if not isinstance(entry, Mapping) or entry.get("dtype") != "video":
+            continue
+        config = depth_encoder if is_depth_map(entry) else rgb_encoder
+        if config is not None:
+            settings = {key: getattr(config, key.removeprefix("video."), None) for key in ENCODER_SETTINGS}
+            about = {key: value for key, value in settings.items() if value is not None}
+            found[name] = {**entry, "info": {**(entry.get("info") or {}), **about}}
+    return found
 
 
 def _check_known(lerobot_arguments: Collection[str]) -> None:

@@ -16,7 +16,15 @@ import numpy.typing as npt
 
 from stepwell.lerobot.appending import FIRST, FirstFiles
 from stepwell.lerobot.camera_writing import EpisodePackets, VideoFiles
-from stepwell.lerobot.info import DATA_PATHS, DEFAULT_CHUNKS_SIZE, INFO_PATH, VIDEO_PATHS, FeatureInfo
+from stepwell.lerobot.info import (
+    DATA_PATHS,
+    DEFAULT_CHUNKS_SIZE,
+    ENCODER_SETTINGS,
+    INFO_PATH,
+    VIDEO_PATHS,
+    DatasetInfo,
+    FeatureInfo,
+)
 from stepwell.lerobot.meta_files import SUBTASK_INDEX, SUBTASKS_PATH, import_pyarrow
 from stepwell.lerobot.parquet_writing import (
     EpisodeRow,
@@ -242,10 +250,21 @@ def appended_info(raw: Mapping[str, Any], counts: Counts) -> dict[str, Any]:
     return content
 
 
+def with_settings(entries: Mapping[str, Any], info: DatasetInfo) -> dict[str, Any]:
+    """Return the entries of a dataset that was empty, with the settings of encoders that it was created with."""
+    found = dict(entries)
+    for name in info.video_keys:
+        about = info.features[name].raw.get("info") or {}
+        settings = {key: about[key] for key in ENCODER_SETTINGS if key in about}
+        if settings:
+            found[name] = {**found[name], "info": {**settings, **found[name].get("info", {})}}
+    return found
+
+
 def video_info(facts: Mapping[str, Any], fps: float, info: FeatureInfo) -> dict[str, Any]:
     """Return what info.json says of a camera's videos; ``facts`` are those of `VideoFiles`."""
     # an entry of a depth map says itself that it is one
-    mark = {} if info.is_depth else {"video.is_depth_map": False}
+    mark = {} if info.is_depth else {"is_depth_map": False, "video.is_depth_map": False}
     return {
         "video.height": facts["height"],
         "video.width": facts["width"],

@@ -263,7 +263,11 @@ def modify_tasks(
         ValueError: nothing to do, no such episode, or a text that no task has.
     """
     if not new_task and not episode_tasks and not task_replacements:
-        raise ValueError("Must specify at least one of new_task, episode_tasks, or task_replacements")
+        # the words of 0.6 and of 0.4
+        raise ValueError(
+            "Must specify at least one of new_task, episode_tasks, or task_replacements. "
+            "(Must specify at least one of new_task or episode_tasks)"
+        )
     _check_numbers(dataset, list(episode_tasks or ()))
     change_tasks(dataset.root, task=new_task or None, episodes=episode_tasks, replaced=task_replacements)
     return _renewed(dataset)

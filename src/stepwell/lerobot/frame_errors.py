@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stepwell.errors import StepError
-from stepwell.lerobot.info import INDEX_FEATURES
+import numpy as np
 
-__all__ = ["as_lerobot_says"]
+from stepwell.errors import StepError
+from stepwell.lerobot.info import INDEX_FEATURES, LANGUAGE
+
+__all__ = ["as_lerobot_says", "check_single_values"]
 
 CHANNELS = (1, 3, 4)
 
@@ -20,6 +22,25 @@ def as_lerobot_says(error: StepError, frame: Any, features: Mapping[str, Mapping
     """Return an error that begins with LeRobot's lines, where it has some for this frame."""
     lines = [*_names(frame, features), *_values(frame, features)] if isinstance(frame, Mapping) else []
     return StepError("\n".join([*lines, str(error)]))
+
+
+def check_single_values(frame: Any, features: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse a number where a feature has shape (1,), as LeRobot's class does."""
+    for name, feature in features.items() if isinstance(frame, Mapping) else ():
+        dtype = feature["dtype"]
+        if tuple(feature["shape"]) != (1,) or dtype in ("string", LANGUAGE) or name not in frame:
+            continue
+        value = frame[name]
+        if np.ndim(value):
+            continue
+        if hasattr(value, "dtype") and not isinstance(value, np.generic):
+            said = f"The feature '{name}' of shape '()' does not have the expected shape '(1,)'."
+        else:
+            said = (
+                f"The feature '{name}' is not a 'np.ndarray'. Expected type is '{dtype}', but type '{type(value)}' "
+                "provided instead."
+            )
+        raise StepError(f"{said}\nfeature {name!r}: got a single value. Give an array of shape (1,), {dtype}.")
 
 
 def _names(frame: Mapping[str, Any], features: Mapping[str, Any]) -> Iterator[str]:

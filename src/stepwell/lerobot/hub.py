@@ -35,6 +35,7 @@ __all__ = [
     "Source",
     "endpoint",
     "explained",
+    "explaining",
     "import_hub",
     "is_refusal",
     "locate",
@@ -149,7 +150,7 @@ def fetch_whole(repo_id: str, root: Path, *, revision: str | None = None, token:
     waiting = root.absolute().with_name(f".{root.name}.fetching")
     if root.exists() and any(root.iterdir()):
         raise FileExistsError(f"{root} is no dataset, and not empty. Choose another root to fetch {repo_id} to.")
-    with _explaining(snapshot.repository.name), _without_bars():
+    with explaining(snapshot.repository.name), _without_bars():
         import_hub().snapshot_download(
             **snapshot.repository.place,
             revision=snapshot.commit,
@@ -236,7 +237,7 @@ class Repository:
         return next((version for version in VERSIONS if version in tags), DEFAULT_BRANCH)
 
     def _fetch_meta(self, revision: str, *, is_offline: bool) -> str:
-        with _explaining(self.name), _without_bars():
+        with explaining(self.name), _without_bars():
             return str(
                 import_hub().snapshot_download(
                     **self.place,
@@ -304,7 +305,7 @@ class Snapshot:
                 self._download(name, local_dir=directory)
 
     def _download(self, name: str, local_dir: Path | None = None) -> None:
-        with _explaining(f"{name} of {self.repository.name}"):
+        with explaining(f"{name} of {self.repository.name}"):
             import_hub().hf_hub_download(
                 **self.repository.place,
                 filename=name,
@@ -335,7 +336,8 @@ def import_hub() -> ModuleType:
 
 
 @contextmanager
-def _explaining(what: str) -> Iterator[None]:
+def explaining(what: str) -> Iterator[None]:
+    """Raise stepwell's errors for those of ``huggingface_hub`` in a block that fetches something."""
     try:
         yield
     except raised_by_hub() as error:

@@ -18,6 +18,7 @@ from stepwell.schema import Array, Feature, Image, Text
 
 __all__ = [
     "ENCODERS",
+    "ENCODER_SETTINGS",
     "INDEX_FEATURES",
     "INDEX_INFOS",
     "INFO_PATH",
@@ -41,6 +42,15 @@ INDEX_FEATURES = ("timestamp", "frame_index", "episode_index", "index", "task_in
 INFO_PATH = "meta/info.json"
 # the encoders that are written, by LeRobot's names of them; its "auto" is the recorder's own choice
 ENCODERS = {"libx264": "h264", "libx265": "hevc", "libsvtav1": "av1"}
+# what LeRobot notes in info.json of an encoder's configuration, in the entry of a camera
+ENCODER_SETTINGS = (
+    "video.g",
+    "video.crf",
+    "video.preset",
+    "video.fast_decode",
+    "video.video_backend",
+    "video.extra_options",
+)
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 NUMBERS = ("bool", *INTEGERS, "float16", "float32", "float64")
 CAMERAS = ("image", "video")

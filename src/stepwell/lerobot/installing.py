@@ -53,9 +53,11 @@ def install() -> None:
         MissingDependencyError: lerobot is not installed.
 
     Notes:
-        Likewise the functions of ``dataset_tools`` and ``aggregate_datasets``. What was imported before by modules that
-        are not lerobot's own is not changed. In lerobot before 0.6 its own ``EpisodeAwareSampler`` stays, with its
-        orders; before 0.5.1 ``add_frame`` goes on with a dataset that was opened to be read, as it does there.
+        Likewise the functions of ``dataset_tools`` and ``aggregate_datasets``. Readers and writers of datasets are
+        instances of LeRobot's ``DatasetReader`` and ``DatasetWriter`` then; where it has a cache of its own, files of
+        the hub are fetched by the functions of its modules, to there or to ``root``. What was imported before by
+        modules that are not lerobot's own is not changed. In lerobot before 0.6 its own ``EpisodeAwareSampler`` stays,
+        with its orders; before 0.5.1 ``add_frame`` goes on with a dataset that was opened to be read, as it does there.
     """
     try:
         datasets = import_module("lerobot.datasets")
@@ -67,9 +69,25 @@ def install() -> None:
         ours = _ours(name)
         if theirs is None or theirs is ours or _is_another(name, theirs):
             continue
+        if name == "LeRobotDatasetMetadata":
+            ours.lerobots_class = theirs
         if name == "LeRobotDataset":
             ours.goes_on_when_opened = not hasattr(theirs, "resume")
+            _take_parts(datasets, ours)
         _replace(name, theirs, ours, {f"{datasets.__name__}.{each}" for each in WRITERS} - {home})
+
+
+def _take_parts(datasets: Any, dataset: Any) -> None:
+    """Let datasets have readers and writers that are LeRobot's, too, and its way to the hub, where it has them."""
+    from stepwell.lerobot.installed import LerobotHub, reader_class, writer_class
+
+    _, reader = _find(datasets, "DatasetReader", ("dataset_reader",))
+    _, writer = _find(datasets, "DatasetWriter", ("dataset_writer",))
+    if reader is not None and writer is not None:
+        dataset.reader_class, dataset.writer_class = reader_class(reader), writer_class(writer)
+    homes: list[Any] = [getattr(datasets, home, None) for home in ("dataset_metadata", "lerobot_dataset")]
+    if all(hasattr(home, name) for home in homes for name in ("snapshot_download", "HF_LEROBOT_HUB_CACHE")):
+        _ours("LeRobotDatasetMetadata").lerobots_hub = LerobotHub(*homes)
 
 
 def _is_another(name: str, theirs: Any) -> bool:

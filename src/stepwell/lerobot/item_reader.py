@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,12 +53,24 @@ class ItemReader:
 
     @property
     def hf_dataset(self) -> Any:
-        """See `LeRobotDataset.hf_dataset`."""
+        """See `LeRobotDataset.hf_dataset`; others that are set are those of the dataset, too, and change no items."""
         return self._dataset.hf_dataset
+
+    @hf_dataset.setter
+    def hf_dataset(self, rows: Any) -> None:
+        self._dataset.hf_dataset = rows
 
     @property
     def _absolute_to_relative_idx(self) -> dict[int, int] | None:
         return self._dataset.absolute_to_relative_idx
+
+    def set_image_transforms(self, image_transforms: Callable[[Any], Any] | None) -> None:
+        """See `LeRobotDataset.set_image_transforms`."""
+        self._dataset.set_image_transforms(image_transforms)
+
+    def clear_image_transforms(self) -> None:
+        """See `LeRobotDataset.clear_image_transforms`."""
+        self._dataset.clear_image_transforms()
 
     def get_item(self, idx: int) -> dict[str, Any]:
         """Return an item."""

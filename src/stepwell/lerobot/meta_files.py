@@ -28,6 +28,7 @@ from stepwell.errors import FormatError, LeftOutWarning, MissingDependencyError
 from stepwell.files.local_files import read_regular
 from stepwell.json_text import parse_json
 from stepwell.lerobot.info import INFO_PATH, DatasetInfo, Problem, Report, refuse
+from stepwell.store.layout import replace_file
 
 __all__ = [
     "EPISODES_FOLDER",
@@ -57,6 +58,7 @@ __all__ = [
     "read_tasks",
     "said",
     "whole_number",
+    "write_info",
 ]
 
 WHAT_TO_DO = 'Download or write the dataset again; "stepwell verify" says what else is wrong.'
@@ -91,6 +93,13 @@ def read_json(path: Path) -> Any:
         return parse_json(text)
     except ValueError as error:
         raise FormatError(f"{path} is not JSON: {said(error)}. {WHAT_TO_DO}") from error
+
+
+def write_info(root: Path, info: Mapping[str, Any]) -> None:
+    """Write ``meta/info.json`` as LeRobot does, in place of one that is there."""
+    path = root / INFO_PATH
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(str(path), json.dumps(info, indent=4, ensure_ascii=False).encode())
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

@@ -10,13 +10,12 @@
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -24,17 +23,26 @@ from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError, Wind
 from stepwell.lerobot.depth import DepthUnit, check_unit, depth_entry, scaled_statistics
 from stepwell.lerobot.info import INDEX_FEATURES, INDEX_INFOS, INFO_PATH, LANGUAGE, is_depth_map
 from stepwell.lerobot.language import LANGUAGE_COLUMNS
-from stepwell.lerobot.meta_files import SUBTASK_INDEX, further_columns, read_subtasks
+from stepwell.lerobot.meta_files import SUBTASK_INDEX, further_columns, read_json, read_subtasks, write_info
 from stepwell.lerobot.meta_tables import EpisodeRows, InfoDict, TaskRows, import_lerobots
 from stepwell.lerobot.tasks import episode_tasks, subtasks_of, tasks_of
 from stepwell.schema import Feature
-from stepwell.store.layout import replace_file
 
 if TYPE_CHECKING:
+    from stepwell.lerobot.installed import LerobotHub
     from stepwell.lerobot.metadata import Metadata
     from stepwell.store import Store
 
-__all__ = ["DatasetMeta", "LeRobotDatasetMetadata", "dataset_info", "lerobot_home", "local_source", "plain_info"]
+__all__ = [
+    "DatasetMeta",
+    "LeRobotDatasetMetadata",
+    "check_repo_type",
+    "dataset_info",
+    "hub_of",
+    "lerobot_home",
+    "local_source",
+    "plain_info",
+]
 
 LOGGER = logging.getLogger("stepwell.lerobot")
 # of a dataset that says nothing of tools
@@ -63,7 +71,7 @@ class LeRobotDatasetMetadata:
         revision: branch, tag or commit on the hub; default: the newest version of the format.
         force_cache_sync: ask the hub, whatever lies below ``$HF_LEROBOT_HOME``.
         metadata_buffer_size: of LeRobot's; of no meaning here.
-        repo_type: "dataset"; buckets are not read.
+        repo_type: "dataset", or "bucket" of the hub, which is read after `install()` where LeRobot reads them.
         token: of the hub.
         cache_dir: of the hub's files.
         local_files_only: whether only files that are here already are used.
@@ -75,7 +83,7 @@ class LeRobotDatasetMetadata:
 
     Raises:
         DatasetNotFoundError: no such dataset.
-        FormatError: it is not as its format says; or a bucket.
+        FormatError: it is not as its format says; or a bucket, without `install()`.
 
     Example:
         >>> import tempfile
@@ -97,6 +105,16 @@ class LeRobotDatasetMetadata:
     _tasks: Sequence[str]
     # of depth maps' statistics; None: as they are stored
     _stats_unit: DepthUnit | None = None
+    # after install(): LeRobot's functions and cache
+    lerobots_hub: ClassVar[LerobotHub | None] = None
+    # likewise the class that it writes meta/ by, of which `create` makes one
+    lerobots_class: ClassVar[Any] = None
+    # as it was given, and whether the root is of the hub's cache, whose files are links
+    _requested_root: Path | None = None
+    _is_cached = False
+    repo_type: str = "dataset"
+    # LeRobot's open parquet file: there is none here
+    writer = _pq_writer = None
 
     def __init__(
         self,
@@ -106,7 +124,7 @@ class LeRobotDatasetMetadata:
         force_cache_sync: bool = False,
         metadata_buffer_size: int = 10,
         *,
-        repo_type: Literal["dataset"] = "dataset",
+        repo_type: Literal["dataset", "bucket"] = "dataset",
         token: str | bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         local_files_only: bool = False,
@@ -114,8 +132,14 @@ class LeRobotDatasetMetadata:
     ) -> None:
         from stepwell.lerobot.hub import locate_meta
 
-        if repo_type != "dataset":
-            raise FormatError(f"repo_type={repo_type!r}. Allowed: 'dataset'; buckets of the hub are not read.")
+        self._ignore, self.repo_type = frozenset(ignore), repo_type
+        hub = hub_of(repo_id, root, cache_dir, local_files_only=local_files_only)
+        check_repo_type(repo_type, hub)
+        if hub is not None:
+            self.repo_id, self.revision = str(repo_id), revision
+            self._requested_root = None if root is None else Path(root)
+            self._open_by_lerobot(hub, token, skip_home=force_cache_sync)
+            return
         found, _ = locate_meta(
             local_source(repo_id, root, skip_home=force_cache_sync),
             revision=revision,
@@ -126,7 +150,53 @@ class LeRobotDatasetMetadata:
         )
         named = os.fspath(repo_id)
         self.repo_id = found.repo_id or (named if "://" not in named else found.root.name)
-        self.root, self.revision = found.root, found.revision or revision
+        self.revision = found.revision or revision
+        self._take(found)
+
+    def _open_by_lerobot(self, hub: LerobotHub, token: str | bool | None, *, skip_home: bool) -> None:
+        """Open what LeRobot's class opens, after `install()`: a directory, or what its functions fetch."""
+        self.root = hub.directory_of(self.repo_id, self._requested_root, self.repo_type)
+        try:
+            if skip_home or (self._requested_root is None and hub.is_mirror(self.root)):
+                raise DatasetNotFoundError(f"{self.root} is not looked at.")
+            self._load_metadata()
+        except FileNotFoundError:
+            self._pull_from_repo("meta/", token=token)
+            self._load_metadata()
+
+    def _pull_from_repo(
+        self, allow_patterns: str | None = None, ignore_patterns: str | None = None, *, token: str | bool | None = None
+    ) -> None:
+        assert self.lerobots_hub is not None
+        if self.repo_type == "bucket":
+            assert self.root is not None
+            self.lerobots_hub.fetch_bucket(self.repo_id, "meta", self.root, token)
+            return
+        self.root, self.revision = self.lerobots_hub.fetch_meta(
+            self.repo_id,
+            self.revision,
+            self._requested_root,
+            token,
+            allow_patterns=allow_patterns,
+            ignore_patterns=ignore_patterns,
+        )
+        self._is_cached = self._requested_root is None
+
+    def _load_metadata(self) -> None:
+        assert self.root is not None
+        self._take(self.files_of(None))
+
+    def files_of(self, episodes: Iterable[int] | None) -> Metadata:
+        """Return what the files of some episodes say."""
+        from stepwell.lerobot.metadata import Metadata
+
+        assert self.root is not None
+        name = self.repo_id if self._is_cached else None
+        return Metadata.load(self.root, episodes=episodes, repo_id=name, revision=self.revision, ignore=self._ignore)
+
+    def _take(self, found: Metadata) -> None:
+        """Tell what a dataset's files say."""
+        self.root = found.root
         left_out = {name for name in found.info.raw["features"] if name not in found.info.features}
         self.info = plain_info({**found.info.raw, "total_episodes": len(found.episodes)}, left_out)
         self._tasks = found.tasks
@@ -163,15 +233,33 @@ class LeRobotDatasetMetadata:
         Raises:
             FileExistsError: something is at the root.
             SchemaError, FormatError: features that a dataset cannot have.
+
+        Notes:
+            After `install()` it is LeRobot's own class that is made, for programs that write ``meta/`` by its
+            ``save_episode`` and ``save_episode_tasks``.
         """
         from stepwell.lerobot.staging import make_info
 
+        if cls.lerobots_class is not None:
+            theirs: LeRobotDatasetMetadata = cls.lerobots_class.create(
+                repo_id,
+                fps,
+                features,
+                robot_type,
+                root,
+                use_videos,
+                metadata_buffer_size,
+                chunks_size,
+                data_files_size_in_mb,
+                video_files_size_in_mb,
+            )
+            return theirs
         sizes = (chunks_size, data_files_size_in_mb, video_files_size_in_mb)
         settings = _checked_settings(dict(zip(CHUNK_SETTINGS, sizes, strict=True)))
         info = make_info(features, fps, robot_type, use_videos=use_videos, settings=settings)
         path = lerobot_home() / repo_id if root is None else Path(root)
         path.mkdir(parents=True)
-        _write_info(path, info.raw)
+        write_info(path, info.raw)
         return cls(repo_id, path)
 
     @cached_property
@@ -259,7 +347,7 @@ class LeRobotDatasetMetadata:
     @property
     def url_root(self) -> str:
         """The dataset's address on the hub, as fsspec has it."""
-        return f"hf://datasets/{self.repo_id}"
+        return f"hf://{self.repo_type}s/{self.repo_id}"
 
     @property
     def _version(self) -> Any:
@@ -314,9 +402,10 @@ class LeRobotDatasetMetadata:
 
     def _save_settings(self, settings: Mapping[str, Any]) -> None:
         self.info.update(settings)
-        # of the whole file: info may lack features that were left out
-        raw = {**self.files.info.raw, **settings}
-        _write_info(self.files.root, {name: value for name, value in raw.items() if name != "tools" or value})
+        # of the whole file as it is now: info may lack features that were left out
+        root = self.files.root
+        raw = {**read_json(root / INFO_PATH), **settings}
+        write_info(root, {name: value for name, value in raw.items() if name != "tools" or value})
 
     def ensure_readable(self) -> None:
         """Do nothing: what is asked for is read then."""
@@ -468,8 +557,8 @@ class DatasetMeta(LeRobotDatasetMetadata):
         ignore: Collection[str] = (),
     ) -> None:
         self.repo_id, self.root, self.revision = repo_id, root, revision
-        self.info = dataset_info(store, ignore)
         self._ignore = frozenset(ignore)
+        self.info = dataset_info(store, ignore)
         self.store = store
         self._tasks = tasks_of(store) or [""]
 
@@ -522,8 +611,37 @@ def local_source(
     return where
 
 
+def check_repo_type(repo_type: str, hub: LerobotHub | None) -> None:
+    """Refuse what is no type of repository, and buckets where there is nothing to read them by."""
+    if repo_type not in ("dataset", "bucket"):
+        raise WindowError(f"repo_type must be 'dataset' or 'bucket', got {repo_type!r}.")
+    if repo_type == "bucket" and (hub is None or not hub.has_buckets):
+        raise FormatError(
+            "repo_type='bucket': buckets of the hub are not read before stepwell.lerobot.install() with a lerobot that "
+            "reads them, nor with cache_dir or local_files_only. Allowed here: 'dataset'."
+        )
+
+
+def hub_of(
+    repo_id: Any,
+    root: str | os.PathLike[str] | None,
+    cache_dir: str | os.PathLike[str] | None,
+    *,
+    local_files_only: bool,
+) -> LerobotHub | None:
+    """Return the hub as LeRobot's modules reach it, where `install()` was called, for datasets of a name there."""
+    from stepwell.lerobot.hub import REPO_ID
+
+    if cache_dir is not None or local_files_only or not isinstance(repo_id, str) or not REPO_ID.fullmatch(repo_id):
+        return None
+    is_directory = root is None and Path(repo_id).is_dir()
+    return None if is_directory else LeRobotDatasetMetadata.lerobots_hub
+
+
 def lerobot_home() -> Path:
     """Return the directory that LeRobot keeps datasets in: ``$HF_LEROBOT_HOME``."""
+    if LeRobotDatasetMetadata.lerobots_hub is not None:
+        return LeRobotDatasetMetadata.lerobots_hub.home
     hugging_face = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     return Path(os.environ.get("HF_LEROBOT_HOME") or Path(hugging_face) / "lerobot").expanduser()
 
@@ -547,12 +665,6 @@ def _checked_settings(settings: Mapping[str, float | None]) -> dict[str, float]:
         if size is not None and not size > 0:
             raise SchemaError(f"{name} must be positive, got {size}.")
     return {name: size for name, size in settings.items() if size is not None}
-
-
-def _write_info(root: Path, info: Mapping[str, Any]) -> None:
-    path = root / INFO_PATH
-    path.parent.mkdir(exist_ok=True)
-    replace_file(str(path), json.dumps(info, indent=4, ensure_ascii=False).encode())
 
 
 def dataset_info(store: Store, ignore: Collection[str] = ()) -> InfoDict:

@@ -41,7 +41,7 @@ from stepwell.errors import (
 )
 from stepwell.files.addresses import local_path
 from stepwell.formats.source_episodes import schema_of
-from stepwell.lerobot.appending import is_per_element, summaries_before
+from stepwell.lerobot.appending import first_files, is_per_element, summaries_before
 from stepwell.lerobot.depth import Depth, depth_of, split_options, unit_of
 from stepwell.lerobot.info import DATA_FILES_MB, INDEX_FEATURES, VIDEO_FILES_MB, DatasetInfo, FeatureInfo
 from stepwell.lerobot.language import NO_LANGUAGE
@@ -134,6 +134,8 @@ class LeRobotRecorder:
         self._frame_tasks: dict[str, None] = {}
         self._num_open = 0
         self._num_unfinished = 0
+        # what `save_episode` has saved last, by LeRobot's names of the columns of episodes; None before
+        self.latest_episode: dict[str, Any] | None = None
         self._is_final = False
         self._pid = os.getpid()
 
@@ -313,8 +315,15 @@ class LeRobotRecorder:
         with self._writing():
             self._queue.wait()
             self._writer.end_episode(tasks=list(self._frame_tasks))
-        self._num_episodes += 1
-        self._num_frames += self._num_open
+        stop = self._num_frames + self._num_open
+        self.latest_episode = {
+            "episode_index": self._num_episodes,
+            "length": self._num_open,
+            "tasks": list(self._frame_tasks),
+            "dataset_from_index": self._num_frames,
+            "dataset_to_index": stop,
+        }
+        self._num_episodes, self._num_frames = self._num_episodes + 1, stop
         self._forget_frames()
         return self._num_episodes - 1
 
@@ -370,6 +379,12 @@ class LeRobotRecorder:
             )
             full.errno = error.errno
             raise full from error
+
+    @property
+    def first_data_file(self) -> tuple[int, int]:
+        """Chunk and file of the first parquet file that the dataset gets of this recording."""
+        before = None if self._staging is None else self._staging.dataset
+        return (0, 0) if before is None else first_files(before).data
 
     @property
     def saved(self) -> View:

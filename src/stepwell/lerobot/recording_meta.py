@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from stepwell.lerobot.info import INFO_PATH
+from stepwell.lerobot.meta_files import write_info
 from stepwell.lerobot.meta_tables import InfoDict
 from stepwell.lerobot.meta_view import LeRobotDatasetMetadata, plain_info
 
@@ -35,6 +36,11 @@ class RecordingMeta(LeRobotDatasetMetadata):
             self.info["features"] = plain_info(known.raw)["features"]
         features: dict[str, dict[str, Any]] = self.info["features"]
         return features
+
+    def write(self) -> None:
+        """Write ``meta/info.json`` of a dataset that has no episodes yet."""
+        write_info(self._recorder.root, self._recorder.info.raw)
+        self.__dict__.pop("_metadata", None)
 
     def count(self) -> None:
         """Bring what is said up to date: after an episode was saved, and after the directory was written."""

@@ -59,7 +59,7 @@ from stepwell.lerobot.info import (
     is_depth_map,
 )
 from stepwell.lerobot.mapped_stores import read_columns
-from stepwell.lerobot.meta_files import import_pyarrow, read_json
+from stepwell.lerobot.meta_files import import_pyarrow, read_json, write_info
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.schema_mapping import map_schema
 from stepwell.lerobot.tasks import tasks_of
@@ -169,6 +169,9 @@ class Staging:
             }
             replace_file(f"{self.path}/{EXPORT_JSON}", json.dumps(record).encode())
             info = recorded_info(store)
+            if not before and (self.root / INFO_PATH).exists():
+                # what the first frames told, and sizes of files
+                write_info(self.root, info.raw)
             write_dataset(
                 View(store, saved),
                 self.root,

@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import FormatError, WindowError
+from stepwell.errors import WindowError
 from stepwell.lerobot.dataset import LeRobotDataset, Source
 from stepwell.lerobot.meta_tables import import_lerobots
-from stepwell.lerobot.meta_view import LeRobotDatasetMetadata
+from stepwell.lerobot.meta_view import LeRobotDatasetMetadata, check_repo_type, hub_of
+from stepwell.lerobot.opening import fetched_bucket
 
 try:
     from torch import distributed
@@ -56,7 +57,7 @@ class StreamingLeRobotDataset(IterableDataset):  # type: ignore[misc]  # Any whe
         rng: that draws the orders, instead of the seed.
         shuffle: whether each epoch has an order of its own; False: all have that of the seed, as in LeRobot.
         depth_output_unit: as for `LeRobotDataset`.
-        repo_type: "dataset"; buckets are not read.
+        repo_type: "dataset", or "bucket": fetched as a dataset is, after `install()` where LeRobot reads buckets.
         lerobot_arguments: others of `LeRobotDataset`: ``ignore``, ``cache_dir``, ``frame_cache`` ...
 
     Attributes:
@@ -66,7 +67,7 @@ class StreamingLeRobotDataset(IterableDataset):  # type: ignore[misc]  # Any whe
 
     Raises:
         WindowError: ``buffer_size`` or ``max_num_shards`` below 1; see also `LeRobotDataset`.
-        FormatError: a bucket.
+        FormatError: a bucket, without `install()`.
 
     Example:
         >>> import tempfile
@@ -105,13 +106,16 @@ class StreamingLeRobotDataset(IterableDataset):  # type: ignore[misc]  # Any whe
         token: str | bool | None = None,
         **lerobot_arguments: Any,
     ) -> None:
-        if repo_type not in ("dataset", "bucket"):
-            raise WindowError(f"repo_type must be 'dataset' or 'bucket', got {repo_type!r}.")
-        if repo_type == "bucket":
-            raise FormatError("repo_type='bucket': buckets of the hub are not read. Allowed: 'dataset'.")
+        is_offline = bool(lerobot_arguments.get("local_files_only"))
+        hub = hub_of(repo_id, root, lerobot_arguments.get("cache_dir"), local_files_only=is_offline)
+        check_repo_type(repo_type, hub)
+        is_local = root is not None and repo_type == "dataset"
         for name, number in (("buffer_size", buffer_size), ("max_num_shards", max_num_shards)):
             if number < 1:
                 raise WindowError(f"{name} must be at least 1, got {number}.")
+        if hub is not None and repo_type == "bucket":
+            root = fetched_bucket(hub, str(repo_id), root, token, asks_hub=force_cache_sync)
+            force_cache_sync = False
         self.dataset = LeRobotDataset(
             repo_id,
             root,
@@ -126,7 +130,7 @@ class StreamingLeRobotDataset(IterableDataset):  # type: ignore[misc]  # Any whe
             token=token,
             **lerobot_arguments,
         )
-        self.repo_type, self.streaming, self.streaming_from_local = repo_type, streaming, root is not None
+        self.repo_type, self.streaming, self.streaming_from_local = repo_type, streaming, is_local
         self.buffer_size, self.seed, self.rng, self.shuffle = buffer_size, seed, rng, shuffle
         self._shards = self._split(max_num_shards)
         self._epoch = 0

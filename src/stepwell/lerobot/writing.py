@@ -39,7 +39,7 @@ from stepwell.lerobot.appending import (
     summaries_before,
 )
 from stepwell.lerobot.camera_writing import encoding_of, image_files, video_packets
-from stepwell.lerobot.dataset_files import DatasetFiles, EpisodePlace, PreparedEpisode, appended_info
+from stepwell.lerobot.dataset_files import DatasetFiles, EpisodePlace, PreparedEpisode, appended_info, with_settings
 from stepwell.lerobot.depth import Depth, depth_of
 from stepwell.lerobot.info import (
     DATA_FILES_MB,
@@ -259,7 +259,7 @@ class _Writing:
                 preparation, files, tasks, total, first_episode=info.total_episodes, first_row=info.total_frames
             )
             # of a dataset that was empty, facts of the videos are known only now
-            raw = info.raw if info.total_episodes else {**info.raw, "features": files.entries()}
+            raw = info.raw if info.total_episodes else {**info.raw, "features": with_settings(files.entries(), info)}
             files.write_meta(appended_info(raw, self._counts(tasks, before)), tasks.texts, total, subtasks)
 
     def _subtasks_beside(self, before: Metadata, columns: Sequence[Column]) -> list[str] | None:

@@ -37,6 +37,7 @@ from stepwell.sizes import counted, human_bytes
 from stepwell.store import Episode, Store
 from stepwell.store.info import make_table
 from stepwell.store.layout import SEGMENTS, STORE_JSON
+from stepwell.store.marks import num_lost_marks
 from stepwell.store.verify import Report, verify_store
 from stepwell.windows import View
 from stepwell.windows.conditions import Names, facts_of, sort_key, value_of
@@ -140,6 +141,7 @@ def run_info(arguments: argparse.Namespace) -> int:
         schema: Mapping[str, Feature] = store.schema or {}
         split = taken_split(store.metadata)
         called = store.address or plain_address(arguments.path)
+        lost = num_lost_marks(store)
     if isinstance(arguments.path, str):
         table = replace(table, name=called, path=called)
     plan = read_plan(arguments.path)
@@ -147,12 +149,15 @@ def run_info(arguments: argparse.Namespace) -> int:
         print_folded(table)
         if split is not None:
             print_folded(f"  splits           {split}")
+        if lost:
+            print_folded(f"  lost marks       {lost:,}, of episodes that are not here: deleted, or left out by options")
         if plan is not None:
             there = f"{table.num_episodes} of {plan['num_items']}"
             print_folded(f"  unfinished       {there}; the same call again makes the rest")
         return 0
     record = table.to_json()
     record["split"] = split and split.to_json()
+    record["lost_marks"] = lost
     record["unfinished"] = plan and {"source": plan["source"], "num_episodes": plan["num_items"]}
     for row in record["features"]:
         # as numbers, null for what varies: the table's text is for people

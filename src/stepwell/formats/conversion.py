@@ -38,6 +38,7 @@ from stepwell.references.trusted_paths import Trust
 from stepwell.store import Store
 from stepwell.store.info import make_table
 from stepwell.store.layout import built_store, check_is_outside, target_path
+from stepwell.store.marks import carry_marks_of_place
 from stepwell.store.records import SEGMENT_BYTES
 
 __all__ = ["convert", "import_dataset", "open_source"]
@@ -193,6 +194,7 @@ def _convert_reader(  # noqa: PLR0917
     progress: bool | None,
 ) -> ConvertReport:
     began, place = time.perf_counter(), target_path(target)
+    origin = reader.name, reader.place_of(reader.source)
     chosen = _chosen(len(reader), episodes)
     before = decoded_as(reader.schema, reader.dct)
     after = converted_schema(before, features)
@@ -215,6 +217,7 @@ def _convert_reader(  # noqa: PLR0917
             edges=edges,
             resume=is_resumable,
             progress=progress,
+            finish=lambda store: carry_marks_of_place(origin, store, chosen),
         )
         with store:
             table, split = make_table(store), taken_split(store.metadata)

@@ -22,6 +22,7 @@ async function list() {
   const page = JSON.parse(text);
   $("name").textContent = page.name;
   $("total").textContent = `${page.total} episodes, from ${first}`;
+  $("lost").textContent = page.lost_marks ? `${page.lost_marks} marks are of episodes that are not here: deleted, or left out by options.` : "";
   $("back").disabled = first === 0;
   $("on").disabled = first + COUNT >= page.total;
   $("rows").replaceChildren(...page.episodes.map((each) => rowOf(each, page.camera)));

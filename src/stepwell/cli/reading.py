@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.cli.converting import check_episodes
-from stepwell.cli.inspecting import MAX_SHOWN, describe_value, open_at, open_given, value_to_json
+from stepwell.cli.inspecting import MAX_SHOWN, chosen_view, describe_value, open_at, open_given, value_to_json
 from stepwell.cli.terminal import lay_out, print_cut, print_folded, width_of
 from stepwell.progress import make_bar
 from stepwell.schema import Feature
@@ -21,7 +20,7 @@ from stepwell.store.statistics import FeatureStatistics
 from stepwell.windows import View
 from stepwell.windows.comparing import compare
 
-__all__ = ["chosen_view", "run_diff", "run_head", "run_stats"]
+__all__ = ["run_diff", "run_head", "run_stats"]
 
 STATISTICS = ("mean", "std", "min", "max", "q01", "q10", "q50", "q90", "q99", "count", "nan", "inf")
 # columns that are shown where something was counted in them
@@ -79,12 +78,6 @@ def _cell(value: Any) -> str:
         text = np.array2string(np.asarray(value), precision=4, separator=", ", max_line_width=100_000)
         return text.replace("\n", "")
     return describe_value(value).replace("\n", " ")
-
-
-def chosen_view(store: Store, episodes: slice | None, where: str | None) -> View:
-    """Return the episodes of a store that ``--episodes`` and ``--where`` choose."""
-    check_episodes(len(store), store.address or str(store.path), episodes)
-    return View(store).select(episodes, where=where)
 
 
 def run_stats(arguments: argparse.Namespace) -> int:

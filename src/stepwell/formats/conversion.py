@@ -74,8 +74,8 @@ def convert(
         features: name to codec ("jpeg", with its default options) or feature (``Image((96, 96, 3), codec="jpeg",
             quality=90)``), of which codec and options count: dtype and shape must be the same; or one codec of all
             images. Where both are what the source has already, or options differ only in how rows are decoded (``dct``
-            of JPEG), the bytes are copied. None at all: of a data set, or where rows are to be taken in from other
-            files.
+            of JPEG), the bytes are copied. None at all: of a data set, of some ``episodes``, or where rows are to be
+            taken in from other files.
         reader: name of a data set's format; default: found by looking.
         episodes: an index, indices, a slice or a bool mask: only these, in ascending order; default all.
         workers: number of processes; default one a processor, 0 or 1 converts in this process. The new segments are the

@@ -128,9 +128,8 @@ def test_a_directory_that_no_dataset_is_called_by_is_told_with_the_way_out(toy_p
 @pytest.mark.parametrize("name", ["film.gif", "film.AVI", "a.well", "a.h5", "a.json"])
 def test_an_ending_that_is_not_written_is_refused(toy_path: Path, tmp_path: Path, capsys, name: str) -> None:
     assert main(["export", str(toy_path), str(tmp_path / name), "--task", "t"]) == 1
-    assert (
-        "Allowed: a name that ends in .beton, .html, .mp4, .rrd, or the name of a directory" in capsys.readouterr().err
-    )
+    told = capsys.readouterr().err
+    assert "Allowed: a name that ends in .beton, .html, .mp4, .rrd, or the name of a directory" in told
     assert not (tmp_path / name).exists()
 
 

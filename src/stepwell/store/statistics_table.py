@@ -165,7 +165,8 @@ def _elements(found: FeatureStatistics, names: Sequence[str]) -> Iterator[Elemen
     given = (found.count, found.num_nan, found.num_inf, found.mean, found.std, found.min, found.max)
     columns = [np.ravel(each).tolist() for each in given]
     for place, *numbers, sketch in zip(places, *columns, found.sketches, strict=True):
-        yield Element(_label(place, found.shape, names), *numbers, sketch)
+        count, num_nan, num_inf, mean, std, low, high = numbers
+        yield Element(_label(place, found.shape, names), count, num_nan, num_inf, mean, std, low, high, sketch)
 
 
 def _label(place: tuple[int, ...], shape: tuple[int, ...], names: Sequence[str]) -> str:

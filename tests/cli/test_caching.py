@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from stepwell.tfds import write_rlds
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
+    # kernels of a package that has none
+    monkeypatch.setattr("stepwell.cli.caching.PACKAGE", tmp_path / "package")
     return tmp_path / "cache"
 
 
@@ -109,3 +113,32 @@ def test_what_killed_processes_left_is_listed_and_what_is_being_built_is_not(
     assert len(cache_entries()) == 4
     assert main(["cache", "--clear", "rlds", "--yes"]) == 0
     assert [path.name for path in folder.iterdir()] == ["lock"]
+
+
+def test_compiled_kernels_are_listed_and_removed_where_they_are_named(
+    arm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Against numba: a module of kernels is compiled into each of both places."""
+    numbas = tmp_path / "numba"
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(numbas))
+    module = tmp_path / "package" / "inner" / "loops.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("import numba\n@numba.njit(cache=True)\ndef twice(x):\n    return 2 * x\n")
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import loops; loops.twice(3)"
+    for place in (numbas, None):
+        env = {**os.environ, "NUMBA_CACHE_DIR": str(place)}
+        if place is None:
+            del env["NUMBA_CACHE_DIR"]
+        subprocess.run([sys.executable, "-c", code, str(module.parent)], env=env, check=True)
+    kept = [path for path in tmp_path.rglob("*") if path.suffix in (".nbi", ".nbc")]
+    assert {path.is_relative_to(numbas) for path in kept} == {True, False}
+    found = records(capsys, "kernels")
+    assert [each["path"] for each in found] == [str(tmp_path / "package"), str(numbas)]
+    assert sum(each["num_bytes"] for each in found) == sum(path.stat().st_size for path in kept)
+    assert main(["cache"]) == 0
+    assert capsys.readouterr().out.count("compiled kernels, 2 files, ") == 2
+    # they stay where all is removed
+    assert main(["cache", "--clear", "--yes"]) == 0
+    assert [each["format"] for each in records(capsys)] == ["kernels", "kernels"]
+    assert main(["cache", "--clear", "kernels", "--yes"]) == 0
+    assert not any(path.exists() for path in kept) and module.exists()

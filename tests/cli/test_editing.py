@@ -262,3 +262,18 @@ def test_ranges_name_the_numbers(numbers: set[int]) -> None:
         first, colon, stop = part.partition(":")
         found |= set(range(int(first), int(stop))) if colon else {int(first)}
     assert found == numbers
+
+
+def test_rm_leaves_out_what_is_still_recorded(store_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = stepwell.open(store_path, mode="a")
+    with store.writer() as writer:
+        writer.append({"x": 1})
+        assert main(["rm", str(store_path), "--where", "length < 3", "--yes"]) == 0
+        captured = capsys.readouterr()
+        assert "1 episode deleted, 6 left" in captured.out
+        assert "episode 6 of" in captured.err and "still being recorded, and left out" in captured.err
+        assert main(["rm", str(store_path), "0", "5", "--yes"]) == 1
+        captured = capsys.readouterr()
+        assert "episode 5 of" in captured.err and "nothing was deleted" in captured.err
+        writer.end_episode()
+    assert stepwell.open(store_path, mode="r").episodes.length.tolist() == [3, 4, 5, 6, 7, 1]

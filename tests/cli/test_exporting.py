@@ -123,3 +123,52 @@ def test_a_directory_that_no_dataset_is_called_by_is_told_with_the_way_out(toy_p
     words = ["--to", "rlds", "--with", "name=toy", "--workers", "1"]
     assert main(["export", str(toy_path), str(tmp_path / "Toy-Set"), *words]) == 0
     assert (tmp_path / "Toy-Set" / "toy" / "1.0.0" / "features.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["film.gif", "film.AVI", "a.well", "a.h5", "a.json"])
+def test_an_ending_that_is_not_written_is_refused(toy_path: Path, tmp_path: Path, capsys, name: str) -> None:
+    assert main(["export", str(toy_path), str(tmp_path / name), "--task", "t"]) == 1
+    told = capsys.readouterr().err
+    assert "Allowed: a name that ends in .beton, .html, .mp4, .rrd, or the name of a directory" in told
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("name", ["set.v2", "set-1.0", "set.2026", "set"])
+def test_a_directory_may_have_a_dot_in_its_name(toy_path: Path, tmp_path: Path, name: str) -> None:
+    words = ["--cameras", "image", "--workers", "0", "--task", "t", "--where", "length > 5"]
+    assert main(["export", str(toy_path), str(tmp_path / name), *words]) == 0
+    store = stepwell.open(toy_path, mode="r")
+    with stepwell.open(f"lerobot://{tmp_path / name}", mode="r") as written:
+        assert written.episodes.length.tolist() == [each for each in store.episodes.length.tolist() if each > 5]
+
+
+def test_a_condition_chooses_what_is_converted_and_exported(toy_path: Path, tmp_path: Path, capsys) -> None:
+    """Of a store, and of a set in place, by its marks: the same as ``ls`` lists."""
+    assert main(["export", str(toy_path), str(tmp_path / "set"), "--cameras", "image", "--workers", "0"]) == 0
+    address = f"lerobot://{tmp_path / 'set'}"
+    with stepwell.open(address, mode="r") as store:
+        store.mark_episodes([0, 2], "good")
+        lengths = store.episodes.length.tolist()
+    for number, source in enumerate((address, str(tmp_path / "set"))):
+        target = tmp_path / f"{number}.well"
+        assert main(["convert", source, str(target), "--where", "mark = good", "--workers", "0"]) == 0
+        with stepwell.open(target, mode="r") as made:
+            assert made.episodes.length.tolist() == [lengths[0], lengths[2]]
+            assert [episode.metadata["mark"] for episode in made] == ["good", "good"]
+            assert np.array_equal(made[1]["action"], stepwell.open(address, mode="r")[2]["action"])
+    words = [str(tmp_path / "0.well"), str(tmp_path / "part.well")]
+    assert main(["convert", *words, "--where", "episode_index = 1", "--workers", "0"]) == 0
+    assert len(stepwell.open(words[1], mode="r")) == 1
+    capsys.readouterr()
+    for verb in ("convert", "export"):
+        assert main([verb, str(toy_path), str(tmp_path / "none"), "--where", "length > 1000"]) == 1
+        assert "meets the condition: nothing was written" in capsys.readouterr().err
+        assert main([verb, str(toy_path), str(tmp_path / "none"), "--where", "lenth > 1"]) == 1
+        assert "Did you mean 'length'?" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.fixture(autouse=True)
+def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -54,8 +55,9 @@ def test_a_terminal_gets_no_control_characters(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evil = "a\x1b[31mred\x9b2J\tb"
+    # in a pipe, too: it may end at a terminal
     print_folded(evil)
-    assert capsys.readouterr().out == f"{evil}\n"
+    assert capsys.readouterr().out == "a\\x1b[31mred\\x9b2J\tb\n"
     monkeypatch.setattr("stepwell.cli.terminal.width_of", lambda stream=None: 80)
     print_folded(evil)
     print_cut(evil)
@@ -177,3 +179,67 @@ def test_rm_asks_at_a_terminal(folder: Path) -> None:
     code, lines = terminal.run("rm", "wide.well", "1", answer=b"yes\n")
     assert (code, len(stepwell.open(folder / "wide.well", mode="r"))) == (0, 2)
     assert "1 episode deleted, 2 left" in lines[-1]
+
+
+NASTY = "a\x1b[31m\nb\x9b2J\u202e"
+
+
+@pytest.fixture
+def nasty(tmp_path: Path) -> Path:
+    """A store whose metadata and axes are called so that a terminal would obey, or a table break."""
+    path = tmp_path / "nasty.well"
+    features = {"x": stepwell.Array(2, names=[NASTY, "y"]), "task": stepwell.Text()}
+    store = stepwell.create(path, features, fps=10)
+    with store.writer() as writer:
+        for number in range(2):
+            columns = {"x": np.full((4, 2), number, np.float32), "task": [NASTY] * 4}
+            writer.add_episode(columns, **{NASTY: NASTY, "seed": number})
+    return path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["info"],
+        ["ls"],
+        ["ls", "--sort", "no"],
+        ["ls", "--where", "no = 1"],
+        ["ls", "--where", NASTY],
+        ["show", "0"],
+        ["show", "0:1"],
+        ["head"],
+        ["stats"],
+        ["diff", "OTHER"],
+        ["verify"],
+        ["rm", "0"],
+        ["convert", "OTHER", "--codec", "x=zstd", "--where", "seed = 0"],
+        ["export", "OTHER", "--to", "lerobot", "--where", "seed = 1"],
+        ["cache"],
+    ],
+)
+def test_no_verb_prints_what_a_terminal_obeys(
+    nasty: Path, tmp_path: Path, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.well"
+    if words[0] == "diff":
+        store = stepwell.create(other, stepwell.open(nasty, mode="r").schema, fps=10)
+        with store.writer() as writer:
+            writer.add_episode({"x": np.zeros((4, 2), np.float32), "task": ["t"] * 4}, **{NASTY: "other"})
+    verb, *rest = [str(other) if word == "OTHER" else word for word in words]
+    given = [verb, *rest] if verb == "cache" else [verb, str(nasty), *rest]
+    with suppress(SystemExit):
+        main(given)
+    out, err = capfd.readouterr()
+    printed = out + err
+    assert printed
+    assert not set(printed) & {"\x1b", "\x9b", "\u202e"}
+    if NASTY[:1] + "\\x1b[31m" in printed:
+        assert "\nb\\x9b" not in printed
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_closed_streams_are_no_fault(nasty: Path, closed: str) -> None:
+    command = f'exec "{sys.executable}" -m stepwell ls "{nasty}" {closed}'
+    found = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert (b"episode  length" in found.stdout) == (">&-" not in closed.replace("2>&-", ""))

@@ -437,3 +437,17 @@ def test_arrays_that_have_not_a_row_an_image_are_an_error(tmp_path: Path):
     (tmp_path / "set" / "b" / "wrist" / "3.png").unlink()
     with pytest.raises(FormatError, match=r"b of .* front 4, wrist 3, .* one more of actions, as the first episode"):
         list(open_reader(tmp_path / "set", "folders").episodes())
+
+
+@pytest.mark.parametrize("is_project", [True, False])
+def test_a_source_tree_with_pictures_is_no_data_set(tmp_path: Path, is_project: bool) -> None:
+    image = make_codec(Image((8, 8, 3), codec="png")).encode(np.zeros((8, 8, 3), np.uint8))
+    for name in ("docs/view.png", "docs/images/more.png", "src/a.py", "tests/b.py", ".git/config", "README.md"):
+        path = tmp_path / "p" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(image if name.endswith(".png") else b"")
+    if is_project:
+        (tmp_path / "p" / "pyproject.toml").write_bytes(b"")
+    with pytest.raises(FormatError, match=r"Looked for: videos at the top, .*ROOT/CLASS/0\.jpg"):
+        convert(tmp_path / "p", tmp_path / "x.well", workers=0)
+    assert not (tmp_path / "x.well").exists()

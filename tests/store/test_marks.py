@@ -11,9 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell
+from stepwell.codecs import make_codec
 from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError, ReadOnlyError, StepwellError
 from stepwell.formats.conversion import convert
+from stepwell.json_text import seal_json
 from stepwell.store import concatenate
+from stepwell.store.mark_keys import MarkedColumns, find_in_place, keys_in_place
+from stepwell.store.marks import num_lost_marks, read_marks
+from stepwell.tfds import write_rlds
+from stepwell.webdataset import write_webdataset
 
 NUM = 6
 
@@ -83,6 +89,7 @@ def test_changes_add_up_as_a_dict_does(tmp_path_factory: pytest.TempPathFactory,
 def test_another_process_sees_them_when_it_refreshes(store: Any) -> None:
     other = stepwell.open(store.path, mode="r")
     view = stepwell.View(other)
+    assert marked(other) == {}
     store.mark_episodes([0, 2], "bad")
     assert marked(other) == {}
     assert other.refresh()
@@ -155,9 +162,135 @@ def test_of_a_data_set_in_place_they_lie_among_the_users_files(tmp_path: Path, m
     assert [episode.metadata.get("mark") for episode in store] == [None, "good", None, "good"]
     assert len(list((tmp_path / "home").rglob("*.json"))) == 1
     part = stepwell.open(f"lerobot://{root}?episodes=1:3", mode="r")
-    assert [episode.metadata.get("mark") for episode in part] == [None, None]
+    assert [episode.metadata.get("mark") for episode in part] == ["good", None]
     convert(store, tmp_path / "c.well", dict(store.schema), episodes=[0, 3], workers=0)
     assert [episode.metadata.get("mark") for episode in stepwell.open(tmp_path / "c.well")] == [None, "good"]
     shutil.rmtree(tmp_path / "cache")
     again = stepwell.open(f"lerobot://{root}", mode="r")
     assert [episode.metadata.get("mark") for episode in again] == [None, "good", None, "good"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "home" / "stepwell" / "marks"
+
+
+def marks_of(place: str) -> list[Any]:
+    with stepwell.open(place, mode="r") as store:
+        return [episode.metadata.get("mark") for episode in store]
+
+
+def test_marks_of_a_lerobot_directory_follow_their_episodes_when_others_are_deleted(tmp_path: Path, home: Path) -> None:
+    pytest.importorskip("pyarrow", reason="needs pyarrow")
+    from stepwell.lerobot.edits import delete
+    from stepwell.testing import tiny_lerobot
+
+    root = tiny_lerobot(tmp_path / "set", lengths=[8] * 6, cameras={})
+    place = f"lerobot://{root}"
+    with stepwell.open(place, mode="r") as store:
+        store.mark_episodes([1, 4], "good")
+        store.mark_episodes([2], "bad")
+    delete(root, [0, 2])
+    # 1, 3, 4, 5 are left
+    assert marks_of(place) == ["good", None, "good", None]
+    with stepwell.open(place, mode="r") as store:
+        assert num_lost_marks(store) == 1
+        store.mark_episodes(1, "bad")
+        store.mark_episodes(0, "")
+    assert marks_of(place) == [None, "bad", "good", None]
+    (file,) = home.rglob("*.json")
+    convert(f"lerobot://{root}?episodes=1:4", tmp_path / "c.well", workers=0)
+    assert marks_of(str(tmp_path / "c.well")) == ["bad", "good", None]
+    # the mark whose episode is gone is kept
+    assert [entry for key, entry in read_marks(str(file)).items() if key.startswith("2:")] == [{"mark": "bad"}]
+
+
+def test_a_file_of_marks_of_an_earlier_release_is_read_and_taken_over(tmp_path: Path, home: Path) -> None:
+    pytest.importorskip("pyarrow", reason="needs pyarrow")
+    from stepwell.lerobot.edits import delete
+    from stepwell.testing import tiny_lerobot
+
+    root = tiny_lerobot(tmp_path / "set", lengths=[8, 9, 9], cameras={})
+    place = f"lerobot://{root}"
+    with stepwell.open(place, mode="r") as store:
+        cached = store.path
+    old = home / "lerobot" / f"{cached.parent.name}-{cached.stem.rpartition('-')[2]}.json"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(seal_json({"marks": {"1:9": {"mark": "good"}, "2:8": {"mark": "bad"}}}))
+    assert marks_of(place) == [None, "good", None]
+    with stepwell.open(place, mode="r") as store:
+        store.mark_episodes(0, "bad")
+    assert not old.exists()
+    assert marks_of(place) == ["bad", "good", None]
+    delete(root, [0])
+    assert marks_of(place) == ["good", None]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(2, 4)), min_size=1, max_size=8), st.data())
+@settings(max_examples=20, deadline=None)
+def test_an_episode_is_found_by_its_rows_wherever_it_is(
+    tmp_path_factory: pytest.TempPathFactory, episodes: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """Episodes of few values, of which some are equal: against a list of them."""
+    folder = tmp_path_factory.mktemp("found")
+
+    def made(name: str, chosen: list[tuple[int, int]]) -> tuple[Any, MarkedColumns]:
+        store = stepwell.create(folder / name, {"x": stepwell.Array(20, "<f4"), "index": stepwell.Array((), "<i8")})
+        with store.writer() as writer:
+            for number, (value, length) in enumerate(chosen):
+                writer.add_episode({"x": np.full((length, 20), value, np.float32), "index": np.full(length, number)})
+        segments, table = store.listing
+        return segments, MarkedColumns.of(table)
+
+    keys = keys_in_place(*made("a.well", episodes), range(len(episodes)))
+    kept = data.draw(st.lists(st.integers(0, len(episodes) - 1), max_size=len(episodes), unique=True))
+    found = find_in_place(*made("b.well", [episodes[number] for number in kept]), keys)
+    shutil.rmtree(folder)
+    for place, key in found.items():
+        assert episodes[keys.index(key)] == episodes[kept[place]]
+    assert len(set(found.values())) == len(found)
+    # as many of each kind as there are of it: none is lost, none is shown twice
+    assert sorted(episodes[keys.index(key)] for key in found.values()) == sorted(episodes[number] for number in kept)
+
+
+def test_marks_of_other_formats_follow_their_episodes(tmp_path: Path, home: Path) -> None:
+    pytest.importorskip("imagecodecs", reason="needs imagecodecs")
+    images = tmp_path / "images"
+    rng = np.random.default_rng(0)
+    codec = make_codec(stepwell.Image((8, 8, 3), codec="png"))
+    for number in range(6):
+        path = images / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(codec.encode(rng.integers(0, 255, (8, 8, 3), np.uint8)))
+    names = sorted(str(path.relative_to(images)) for path in images.rglob("*.png"))
+    place = f"folders://{images}"
+    with stepwell.open(place, mode="r") as store:
+        store.mark_episodes([1, 4], "good")
+    (images / names[0]).unlink()
+    assert marks_of(place) == ["good", None, None, "good", None]
+    convert(place, tmp_path / "png.well", episodes=slice(2, 5), workers=0)
+    assert marks_of(str(tmp_path / "png.well")) == [None, "good", None]
+    # images of two labels that are encoded anew cannot be told apart: no mark rather than one on another
+    convert(place, tmp_path / "jpeg.well", "jpeg", episodes=slice(2, 5), workers=0)
+    assert marks_of(str(tmp_path / "jpeg.well")) == [None, None, None]
+
+
+@pytest.mark.parametrize("kind", ["rlds", "webdataset-episodes"])
+def test_marks_travel_with_metadata_of_what_is_written_of_a_store(tmp_path: Path, home: Path, kind: str) -> None:
+    store = make(tmp_path / "s.well")
+    store.mark_episodes([1, 4], "good", note="n")
+    if kind == "rlds":
+        write_rlds(store, tmp_path / "d", name="arm", workers=1)
+    else:
+        write_webdataset(store, tmp_path / "d", samples="episodes", workers=1)
+    place = f"{kind}://{tmp_path / 'd'}"
+    with stepwell.open(place, mode="r") as other:
+        facts = [episode.metadata for episode in other]
+        # RLDS has the same metadata for every episode
+        assert [(each.get("mark") or None, each.get("note") or None) for each in facts] == [
+            ("good", "n") if index in (1, 4) else (None, None) for index in range(NUM)
+        ]
+        other.mark_episodes(1, "bad")
+    assert marks_of(place)[1] == "bad"

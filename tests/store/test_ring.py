@@ -18,7 +18,7 @@ import stepwell
 from stepwell.errors import LoaderError, SegmentGoneError, StoreBusyError
 from stepwell.schema import Array, Bytes, Schema
 from stepwell.store import EPISODE_DTYPE, Store, Writer
-from stepwell.store.following import TICK_SECONDS
+from stepwell.store.beneath import TICK_SECONDS
 from stepwell.store.records import Capacity
 from stepwell.store.ring import RingCut, SegmentLimit
 from stepwell.windows import Field, View, WindowReader

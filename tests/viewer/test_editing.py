@@ -12,6 +12,8 @@ import stepwell
 from stepwell.cli.main import main
 from stepwell.errors import StepwellError
 from stepwell.sizes import ranges_of
+from stepwell.store import concatenate
+from stepwell.store.marks import key_of_episode
 from stepwell.viewer.selection import commands_for, save_selection
 
 pytest.importorskip("starlette", reason="needs starlette")
@@ -83,7 +85,7 @@ def test_a_new_mark_is_counted_in_histograms(store: Any) -> None:
 )
 def test_pages_of_others_change_nothing(store: Any, query: str, headers: dict[str, str], status: int) -> None:
     client = client_of(store)
-    body = {"id": str(store.episodes.origin[0]), "mark": "bad"}
+    body = {"id": key_of_episode(store, 0), "mark": "bad"}
     text = json.dumps(body)
     sent = {"content-type": "application/json", **headers}
     assert client.post(f"/api/episodes/0/mark{query}", content=text, headers=sent).status_code == status
@@ -118,7 +120,7 @@ def test_without_edit_there_is_nothing_to_post_to(store: Any) -> None:
 )
 def test_wrong_changes_are_refused(store: Any, body: bytes, status: int) -> None:
     client = client_of(store)
-    body = body.replace(b"ID", str(store.episodes.origin[0]).encode())
+    body = body.replace(b"ID", key_of_episode(store, 0).encode())
     sent = {"content-type": "application/json"}
     assert client.post("/api/episodes/0/mark?token=t", content=body, headers=sent).status_code == status
     assert not (store.path / "marks.json").exists()
@@ -130,6 +132,37 @@ def test_an_episode_that_took_anothers_number_is_not_marked(store: Any) -> None:
     store.delete_episodes(0)
     answer = client.post("/api/episodes/2/mark?token=t", json={"id": about["id"], "mark": "bad"})
     assert (answer.status_code, "another one" in answer.text) == (422, True)
+
+
+def test_episodes_of_two_stores_that_share_an_origin_are_told_apart(store: Any, tmp_path: Path) -> None:
+    other = stepwell.create(tmp_path / "o.well", {"x": stepwell.Array((), "<f4")})
+    with other.writer() as writer:
+        writer.add_episode({"x": np.ones(3, np.float32)}, seed=70)
+    both = concatenate(tmp_path / "b.well", [store, other])
+    assert both.episodes.origin[0] == both.episodes.origin[NUM]
+    ids = {client_of(both).get(f"/api/episodes/{index}?token=t").json()["id"] for index in range(NUM + 1)}
+    assert len(ids) == NUM + 1
+    answer = client_of(both).post(
+        f"/api/episodes/{NUM}/mark?token=t", json={"id": key_of_episode(both, 0), "mark": "bad"}
+    )
+    assert answer.status_code == 422
+
+
+def test_marks_whose_episodes_are_gone_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow", reason="needs pyarrow")
+    from stepwell.lerobot.edits import delete
+    from stepwell.testing import tiny_lerobot
+
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
+    root = tiny_lerobot(tmp_path / "set", lengths=[8] * 4, cameras={})
+    with stepwell.open(f"lerobot://{root}", mode="r") as store:
+        assert mark(client_of(store), 1, mark="bad").status_code == 200
+        assert mark(client_of(store), 3, mark="good").status_code == 200
+    delete(root, [1])
+    with stepwell.open(f"lerobot://{root}", mode="r") as store:
+        page = client_of(store).get("/api/episodes?token=t").json()
+    assert ([each["mark"] for each in page["episodes"]], page["lost_marks"]) == (["", "", "good"], 1)
 
 
 def test_a_selection_is_saved_as_links_that_stepwell_opens(store: Any) -> None:

@@ -101,6 +101,34 @@ def test_another_host_name_and_a_missing_token_are_refused(store: Any) -> None:
     assert far.get("/api/episodes?token=secret").json()["total"] == len(LENGTHS)
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"sec-fetch-site": "same-origin"}, 200),
+        ({"sec-fetch-site": "none"}, 200),
+        # of another name, and of another port of this machine
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "http://127.0.0.1:8888"}, 403),
+        ({"origin": "null"}, 403),
+        # a name that leads here, as DNS rebinding has it
+        ({"host": "evil.example:7080"}, 400),
+        ({"host": "127.0.0.1.evil.example"}, 400),
+        ({"host": ""}, 400),
+    ],
+)
+def test_pages_of_others_read_nothing(store: Any, headers: dict[str, str], status: int) -> None:
+    client = client_of(store)
+    for path in ("/api/episodes", "/api/episodes/0/frame?name=image&step=0", "/api/selection"):
+        answer = client.get(path, headers=headers)
+        assert answer.status_code == status
+        assert "access-control-allow-origin" not in answer.headers
+        if status != 400:
+            assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+
+
 def test_the_page_loads_only_its_own_files(store: Any) -> None:
     client = client_of(store)
     for path in ("/", "/common.js", "/viewer.js", "/viewer.css"):

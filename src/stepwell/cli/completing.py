@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepwell.cli.terminal import in_a_line
 from stepwell.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def run_completion(arguments: argparse.Namespace) -> int:
 def features_of_path(parsed_args: argparse.Namespace, **_: Any) -> Iterable[str]:
     """Return the features of the store at the path of a command line that is being typed; none where it cannot be."""
     # nothing that is printed or raised may reach the shell
-    with suppress(Exception), _opened(parsed_args.path) as store:
+    with suppress(Exception), _opened(parsed_args) as store:
         return list(store.schema or ())
     return []
 
@@ -45,18 +46,20 @@ def facts_of_path(parsed_args: argparse.Namespace, **_: Any) -> Iterable[str]:
     with suppress(Exception):
         from stepwell.windows.conditions import facts_of
 
-        with _opened(parsed_args.path) as store:
+        with _opened(parsed_args) as store:
             table = store.episodes
             looked_at = [facts_of(table, index) for index in range(min(len(table), MAX_EPISODES))]
-            return list(dict.fromkeys(name for facts in looked_at for name in facts))
+            # what a shell cannot be given stays untyped
+            return list(dict.fromkeys(name for facts in looked_at for name in facts if name == in_a_line(name)))
     return []
 
 
-def _opened(place: Any) -> Store:
-    """Return the store at a path; FileNotFoundError for all else: no key may read a whole data set, or fetch one."""
+def _opened(parsed_args: argparse.Namespace) -> Store:
+    """Return the store that a command line names; FileNotFoundError for all else, of which a key may read nothing."""
     from stepwell.formats.opening import is_store
     from stepwell.store import open
 
+    place = getattr(parsed_args, "path", None) or getattr(parsed_args, "source", None)
     if not isinstance(place, Path) or not is_store(place):
         raise FileNotFoundError(place)
     return open(place, mode="r")

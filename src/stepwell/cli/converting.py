@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from stepwell.cli.inspecting import check_spelling, given_options, open_at
+from stepwell.cli.inspecting import check_episodes, check_spelling, chosen_view, given_options, meant_options, open_at
 from stepwell.cli.terminal import print_folded
 from stepwell.codecs import make_codec
 from stepwell.errors import (
@@ -26,9 +26,12 @@ from stepwell.errors import (
     StoreBusyError,
     StoreExistsError,
 )
+from stepwell.formats.cache import open_in_place
 from stepwell.formats.conversion import convert, open_source
-from stepwell.formats.opening import open
+from stepwell.formats.opening import is_store, open
 from stepwell.formats.options import flag_of
+from stepwell.formats.reader import Reader
+from stepwell.formats.registry import address_of, reader_of
 from stepwell.json_text import parse_json
 from stepwell.recorders import ConvertReport
 from stepwell.recorders.recoding import image_names
@@ -38,7 +41,7 @@ from stepwell.sizes import counted, human_bytes
 from stepwell.store import Store
 from stepwell.windows import View
 
-__all__ = ["check_episodes", "chosen_features", "run_convert", "run_export"]
+__all__ = ["chosen_features", "run_convert", "run_export"]
 
 
 def chosen_features(
@@ -90,9 +93,8 @@ def run_convert(arguments: argparse.Namespace) -> int:
     """Convert a store or a data set, and print what became of its features."""
     check_spelling(arguments.source)
     with _told_how_to_go_on(arguments.target):
-        source = open_source(arguments.source, reader=arguments.reader, **_source_options(arguments))
+        source, episodes = _chosen_source(arguments)
         try:
-            check_episodes(len(source), str(arguments.source), arguments.episodes)
             if source.schema is None:
                 raise SchemaError(f"{arguments.source} has no features yet: there is nothing to convert.")
             report = convert(
@@ -101,7 +103,7 @@ def run_convert(arguments: argparse.Namespace) -> int:
                 chosen_features(source.schema, arguments.codec, arguments.option),
                 workers=arguments.workers,
                 executor=_executor(arguments),
-                episodes=arguments.episodes,
+                episodes=episodes,
             )
         finally:
             if isinstance(source, Store):
@@ -113,6 +115,27 @@ def run_convert(arguments: argparse.Namespace) -> int:
     for line in _grown(report):
         print_folded(line, sys.stderr)
     return 0
+
+
+def _chosen_source(arguments: argparse.Namespace) -> tuple[Store | Reader, Any]:
+    """Return what is converted, and which of its episodes."""
+    options = _source_options(arguments)
+    source: Store | Reader
+    if arguments.where is None:
+        source = open_source(arguments.source, reader=arguments.reader, **options)
+        check_episodes(len(source), str(arguments.source), arguments.episodes)
+        return source, arguments.episodes
+    if isinstance(arguments.source, Path) and is_store(arguments.source):
+        source = open(arguments.source, mode="r")
+    else:
+        # a condition is of lengths and metadata, which a store in place knows without reading the rest
+        kind = reader_of(address_of(arguments.source, arguments.reader))
+        source = open_in_place(arguments.source, reader=arguments.reader, **meant_options(kind, options))
+    chosen = chosen_view(source, arguments.episodes, arguments.where).episode_index
+    if not len(chosen):
+        source.close()
+        raise EpisodeNotFoundError(f"no episode of {arguments.source} meets the condition: nothing was written.")
+    return source, chosen
 
 
 def _grown(report: ConvertReport) -> Iterator[str]:
@@ -167,17 +190,6 @@ def _told_how_to_go_on(target: Path) -> Iterator[None]:
         raise
 
 
-def check_episodes(count: int, where: str, episodes: slice | None) -> None:
-    """Raise EpisodeNotFoundError for a range that reaches past the episodes, or holds none."""
-    if episodes is None or not count:
-        return
-    if (episodes.stop or 0) > count or not range(count)[episodes]:
-        text = ":".join("" if part is None else str(part) for part in (episodes.start, episodes.stop))
-        raise EpisodeNotFoundError(
-            f"--episodes {text}: {where} has {counted(count, 'episode')}, 0:{count}. Choose of them."
-        )
-
-
 WRITERS = {
     "beton": "stepwell.beton.writing:write_beton",
     "webdataset": "stepwell.webdataset.writing:write_webdataset",
@@ -205,27 +217,43 @@ EPISODE_KINDS = ("html", "mp4", "rrd")
 # what only LeRobot's datasets have, with what says nothing
 LEROBOT_ONLY = {"format_version": "v3.0", "task": None, "cameras": "auto", "fps": None, "append": False}
 FLAGS = {"format_version": "--version"}
+# what a file's name ends in, unlike v2 and 1.0 of a directory's
+FILE_SUFFIX = re.compile(r"(?!v\d)[a-z][a-z0-9]{1,4}")
 
 
 def run_export(arguments: argparse.Namespace) -> int:
     """Write a store as a data set and print what is in it."""
-    suffix = arguments.target.suffix.removeprefix(".").lower()
-    kind = arguments.to or (suffix if suffix in ("beton", *EPISODE_KINDS) else "lerobot")
+    kind = arguments.to or _kind_of(arguments.target)
     if kind in EPISODE_KINDS:
         return int(import_module("stepwell.cli.viewing").run_export_episode(arguments, kind))
     if arguments.episode is not None:
         raise StepwellError(f"--episode is of {', '.join(EPISODE_KINDS)}. For {kind} give --episodes FIRST:STOP.")
     with open_at(arguments.source) as store:
-        view = View(store)
-        if arguments.episodes is not None:
-            check_episodes(len(store), store.address or str(store.path), arguments.episodes)
-            view = view.select(arguments.episodes)
+        view = chosen_view(store, arguments.episodes, arguments.where)
+        if not len(view):
+            raise EpisodeNotFoundError(f"no episode of {arguments.source} meets the condition: nothing was written.")
         record = _write_lerobot(view, arguments) if kind == "lerobot" else _write(kind, view, arguments)
     if arguments.json:
         print(json.dumps(record, indent=2))
     else:
         print_folded(_table(record))
     return 0
+
+
+def _kind_of(target: Path) -> str:
+    """Return the format that a target's ending says; a directory is one of LeRobot."""
+    suffix = target.suffix.removeprefix(".").lower()
+    if suffix in ("beton", *EPISODE_KINDS):
+        return suffix
+    # not v2.1 of a name, nor a directory that is there
+    if FILE_SUFFIX.fullmatch(suffix) and not target.is_dir():
+        what = "a store is made by stepwell convert" if suffix == "well" else f"no file of .{suffix} is written"
+        allowed = ", ".join(f".{kind}" for kind in ("beton", *EPISODE_KINDS))
+        raise StepwellError(
+            f"{target}: {what}. Allowed: a name that ends in {allowed}, or the name of a directory, which becomes a "
+            f"LeRobot dataset; --to {'|'.join(('lerobot', *WRITERS))} for a directory of this name."
+        )
+    return "lerobot"
 
 
 def _write(kind: str, view: View, arguments: argparse.Namespace) -> dict[str, Any]:

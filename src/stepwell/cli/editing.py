@@ -126,9 +126,10 @@ def run_rm(arguments: argparse.Namespace) -> int:
             view = view.select(_numbers(_flat(arguments), count, path))
         if arguments.where is not None:
             view = view.select(where=arguments.where)
-        gone = view.episode_index.tolist()
+        gone = _ended(view, path, is_chosen=arguments.where is not None)
+        num_gone = int(store.episodes.length[gone].sum())
         if gone and not arguments.yes:
-            what = f"{len(gone):,} of {counted(count, 'episode')} ({view.num_steps:,} of {counted(num_steps, 'step')})"
+            what = f"{len(gone):,} of {counted(count, 'episode')} ({num_gone:,} of {counted(num_steps, 'step')})"
             ask(arguments.parser, f"Delete {what} of {path}: {_ranges(gone)}? They cannot be had back.")
         if not is_own and [*Metadata.load(path).episodes.length] != store.episodes.length.tolist():
             raise StoreBusyError(f"{path} was changed meanwhile, and numbers may mean other episodes. Ask again.")
@@ -140,6 +141,22 @@ def run_rm(arguments: argparse.Namespace) -> int:
         freed = f"; {human_bytes(num_freed)} freed" if num_freed else ""
         print_folded(f"{path}: {counted(len(gone), 'episode')} deleted, {count - len(gone):,} left{freed}")
     return 0
+
+
+def _ended(view: View, path: Path, *, is_chosen: bool) -> list[int]:
+    """Return the episodes that can be deleted: one that is still recorded stays where a condition chose it."""
+    numbers = view.episode_index.tolist()
+    is_open = view.parts[0].table.is_open[numbers]
+    recorded = [number for number, is_so in zip(numbers, is_open, strict=True) if is_so]
+    if not recorded:
+        return list(numbers)
+    told = f"{'episode' if len(recorded) == 1 else 'episodes'} {_ranges(recorded)} of {path}"
+    if not is_chosen:
+        raise StoreBusyError(
+            f"{told}: still being recorded, so nothing was deleted. Leave it out, or wait until its writer ends it."
+        )
+    print_folded(f"{told}: still being recorded, and left out", sys.stderr)
+    return [number for number in numbers if number not in set(recorded)]
 
 
 def _delete_in_place(store: Store | None, path: Path, gone: list[int]) -> int | None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.cli.sheets import Row, Tile, displayable, write_sheet
-from stepwell.cli.terminal import cut, print_cut, print_folded
+from stepwell.cli.terminal import cut, in_a_line, print_cut, print_folded
 from stepwell.errors import (
     EpisodeNotFoundError,
     FeatureNotFoundError,
@@ -28,6 +28,7 @@ from stepwell.errors import (
 from stepwell.files.addresses import plain_address
 from stepwell.formats.opening import is_store, open, point_to_reader, recognised
 from stepwell.formats.options import flag_of, names_of
+from stepwell.formats.reader import Reader
 from stepwell.formats.registry import check_options, find_reader, scheme_of
 from stepwell.formats.splits import taken_split
 from stepwell.progress import make_bar
@@ -37,15 +38,19 @@ from stepwell.sizes import counted, human_bytes
 from stepwell.store import Episode, Store
 from stepwell.store.info import make_table
 from stepwell.store.layout import SEGMENTS, STORE_JSON
+from stepwell.store.marks import num_lost_marks
 from stepwell.store.verify import Report, verify_store
 from stepwell.windows import View
 from stepwell.windows.conditions import Names, facts_of, sort_key, value_of
 
 __all__ = [
+    "check_episodes",
     "check_spelling",
+    "chosen_view",
     "describe_value",
     "episode_records",
     "given_options",
+    "meant_options",
     "metadata_text",
     "name_of",
     "open_at",
@@ -78,9 +83,7 @@ def open_at(place: Path | str, settings: Iterable[tuple[str, str]] = ()) -> Stor
         )
     kind = find_reader(path)
     check_options(kind, options)
-    if kind.name == "lerobot":
-        options = {name: _LEROBOT[name](text) if name in _LEROBOT else text for name, text in options.items()}
-    return open(path, mode="r", **options)
+    return open(path, mode="r", **meant_options(kind, options))
 
 
 def check_spelling(place: Path | str) -> None:
@@ -92,6 +95,23 @@ def check_spelling(place: Path | str) -> None:
         names = [each.name for each in islice(place.absolute().parent.iterdir(), MAX_NEIGHBOURS)]
     if told := did_you_mean(place.name, names):
         raise StoreNotFoundError(f"no store at {place}: there is nothing of this name.{told}")
+
+
+def check_episodes(count: int, where: str, episodes: slice | None) -> None:
+    """Raise EpisodeNotFoundError for a range that reaches past the episodes, or holds none."""
+    if episodes is None or not count:
+        return
+    if (episodes.stop or 0) > count or not range(count)[episodes]:
+        text = ":".join("" if part is None else str(part) for part in (episodes.start, episodes.stop))
+        raise EpisodeNotFoundError(
+            f"--episodes {text}: {where} has {counted(count, 'episode')}, 0:{count}. Choose of them."
+        )
+
+
+def chosen_view(store: Store, episodes: slice | None, where: str | None) -> View:
+    """Return the episodes of a store that ``--episodes`` and ``--where`` choose."""
+    check_episodes(len(store), store.address or str(store.path), episodes)
+    return View(store).select(episodes, where=where)
 
 
 def given_options(settings: Iterable[tuple[str, str]], others: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -107,6 +127,14 @@ def given_options(settings: Iterable[tuple[str, str]], others: Mapping[str, Any]
             raise FormatError(f"--with {name}={text}: {name} is given twice. Give it once.")
         options[name] = text
     return options
+
+
+def meant_options(kind: type[Reader], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of what opens a data set in place, with values where it takes no texts."""
+    known = _LEROBOT if kind.name == "lerobot" else {}
+    return {
+        name: known[name](each) if name in known and isinstance(each, str) else each for name, each in options.items()
+    }
 
 
 def _tolerance(text: str) -> float:
@@ -140,6 +168,7 @@ def run_info(arguments: argparse.Namespace) -> int:
         schema: Mapping[str, Feature] = store.schema or {}
         split = taken_split(store.metadata)
         called = store.address or plain_address(arguments.path)
+        lost = num_lost_marks(store)
     if isinstance(arguments.path, str):
         table = replace(table, name=called, path=called)
     plan = read_plan(arguments.path)
@@ -147,12 +176,15 @@ def run_info(arguments: argparse.Namespace) -> int:
         print_folded(table)
         if split is not None:
             print_folded(f"  splits           {split}")
+        if lost:
+            print_folded(f"  lost marks       {lost:,}, of episodes that are not here: deleted, or left out by options")
         if plan is not None:
             there = f"{table.num_episodes} of {plan['num_items']}"
             print_folded(f"  unfinished       {there}; the same call again makes the rest")
         return 0
     record = table.to_json()
     record["split"] = split and split.to_json()
+    record["lost_marks"] = lost
     record["unfinished"] = plan and {"source": plan["source"], "num_episodes": plan["num_items"]}
     for row in record["features"]:
         # as numbers, null for what varies: the table's text is for people
@@ -221,7 +253,7 @@ def metadata_text(metadata: Mapping[str, Any], max_value: int | None = None) -> 
         name: f"{value:.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
         for name, value in metadata.items()
     }
-    return "  ".join(f"{name}={cut(text, max_value)}" for name, text in texts.items())
+    return "  ".join(f"{in_a_line(name)}={cut(text, max_value)}" for name, text in texts.items())
 
 
 def _line(record: dict[str, Any]) -> str:
@@ -252,7 +284,7 @@ def run_show(arguments: argparse.Namespace) -> int:
                 raise StepwellError(f"--out draws a whole episode: give {index}, not {index}:{step}.")
             title = name_of(arguments.path)
             write_episode_sheet(store, episode, arguments.out, arguments.feature, arguments.tiles, title=title)
-            print(arguments.out)
+            print_folded(arguments.out)
         elif step is None:
             _print_episode(store, episode, arguments.json)
         else:
@@ -345,7 +377,7 @@ def _print_episode(store: Store, episode: Episode, as_json: bool) -> None:
     end = " and ".join(ended) or "no ending recorded"
     print_folded(f"episode {episode.index}  {counted(episode.length, 'step')}  {end}")
     for key, value in episode.metadata.items():
-        print_folded(f"  {key} = {json.dumps(value)}")
+        print_folded(f"  {in_a_line(key)} = {json.dumps(value, ensure_ascii=False)}")
     width = max(map(len, schema))
     for name, feature in schema.items():
         told = _describe_feature(episode, name, feature)

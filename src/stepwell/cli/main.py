@@ -52,7 +52,7 @@ from stepwell.cli.parsing import (
     add_with,
     completed_by,
 )
-from stepwell.cli.terminal import print_folded
+from stepwell.cli.terminal import in_a_line, print_folded, visible
 from stepwell.errors import StepwellError
 
 __all__ = ["main", "make_parser"]
@@ -114,6 +114,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     # until the command line is known, see `_run`
     is_debugged = False
+    # a shell may have closed them: what is opened later must not take their place
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: PTH123, SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         # a locale without a letter of a text, or half of a surrogate pair, is no reason to say nothing
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -146,13 +150,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _tell(error: Exception, is_debugged: bool) -> int:
     """Print what went wrong in one line, and where with ``--debug``; return the exit code."""
     if is_debugged:
-        traceback.print_exception(error)
+        print(visible("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     # what a worker process appended
     text = f"{type(error).__name__}: {error}".partition("\n\nTraceback")[0]
     if not isinstance(error, StepwellError | OSError):
         # the disk's own words, of an OSError, name the file; of any other nobody has thought
         text += " (not foreseen: --debug shows where, please report it)"
-    print_folded(text, sys.stderr)
+    print_folded(in_a_line(text), sys.stderr)
     return EXIT_FAULT
 
 
@@ -177,7 +181,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _warning_in_a_line() -> Iterator[None]:
     """Print warnings without the line of code that they come from."""
     before = warnings.formatwarning
-    warnings.formatwarning = lambda message, category, *_, **__: f"{category.__name__}: {message}\n"
+    warnings.formatwarning = lambda message, category, *_, **__: visible(f"{category.__name__}: {message}\n")
     try:
         yield
     finally:
@@ -376,6 +380,7 @@ def _add_convert(verbs: Verbs[Parser]) -> None:
         "  stepwell convert lerobot://lerobot/pusht pusht.well\n"
         "  stepwell convert bridge/1.0.0 bridge.well --with split=train[:90%]\n"
         "  stepwell convert my-lerobot-dataset fast.well --codec jpeg --option quality=90 --episodes 0:100\n"
+        "  stepwell convert pusht good.well --where 'mark = good'\n"
         "  stepwell convert pusht.well small.well --codec camera=jpeg --option camera.quality=90\n"
         "  stepwell convert arm.well arm-video.well --codec front=video --option front.gop=10 --codec wrist=jpeg",
     )
@@ -401,6 +406,7 @@ def _add_convert(verbs: Verbs[Parser]) -> None:
     parser.add_argument("--workers", type=threads, metavar="N", help="processes, default: one a processor")
     _add_executor(parser)
     parser.add_argument("--episodes", type=episode_range, metavar="FIRST:STOP", help="only these, default: all")
+    add_where(parser)
     parser.add_argument("--revision", metavar="NAME", help="tag, branch or commit of a source on the hub")
     add_repeated(parser, "--ignore", "NAME", "a feature to leave out")
     add_with(parser, "an option of the source's reader")
@@ -449,6 +455,7 @@ def _add_export(verbs: Verbs[Parser]) -> None:
         help="how they are stored; auto, the default: PNG and JPEG as images, others as video",
     )
     parser.add_argument("--episodes", type=episode_range, metavar="FIRST:STOP", help="only these, default: all")
+    add_where(parser)
     parser.add_argument("--episode", type=int, metavar="N", help="of html, mp4 and rrd, default: the only one")
     add_repeated(parser, "--feature", "NAME", "only these, default: all")
     add_repeated(parser, "--rename", "NAME=NEW", "a feature's name in the dataset", type=name_and_name)
@@ -578,7 +585,10 @@ def _add_cache(verbs: Verbs[Parser]) -> None:
         "  stepwell cache --clear lerobot       all of a format\n"
         "  stepwell cache --clear --unused 30   what was not opened for 30 days",
     )
-    line = "only these: a format, the name of a data set, or remote, the fetched files; default: all"
+    line = (
+        "only these: a format, the name of a data set, remote (the fetched files) or kernels (compiled ones); default: "
+        "all, and to clear all but kernels"
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=line)
     parser.add_argument("--clear", action="store_true", help="remove them; what a process has open stays")
     line = "only what was not used for so many days"

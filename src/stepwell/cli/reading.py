@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from stepwell.cli.converting import check_episodes
-from stepwell.cli.inspecting import MAX_SHOWN, describe_value, open_at, open_given, value_to_json
+from stepwell.cli.inspecting import MAX_SHOWN, chosen_view, describe_value, open_at, open_given, value_to_json
 from stepwell.cli.terminal import lay_out, print_cut, print_folded, width_of
 from stepwell.progress import make_bar
 from stepwell.schema import Feature
 from stepwell.sizes import counted
 from stepwell.store import Store
-from stepwell.store.statistics import FeatureStatistics
+from stepwell.store.statistics_table import SAMPLED
 from stepwell.windows import View
 from stepwell.windows.comparing import compare
 
-__all__ = ["chosen_view", "run_diff", "run_head", "run_stats"]
-
-STATISTICS = ("mean", "std", "min", "max", "q01", "q10", "q50", "q90", "q99", "count", "nan", "inf")
-# columns that are shown where something was counted in them
-FAULTS = ("nan", "inf")
+__all__ = ["run_diff", "run_head", "run_stats"]
 
 
 def run_head(arguments: argparse.Namespace) -> int:
@@ -81,12 +75,6 @@ def _cell(value: Any) -> str:
     return describe_value(value).replace("\n", " ")
 
 
-def chosen_view(store: Store, episodes: slice | None, where: str | None) -> View:
-    """Return the episodes of a store that ``--episodes`` and ``--where`` choose."""
-    check_episodes(len(store), store.address or str(store.path), episodes)
-    return View(store).select(episodes, where=where)
-
-
 def run_stats(arguments: argparse.Namespace) -> int:
     """Print the statistics of features, a line each dimension."""
     with open_given(arguments) as store:
@@ -103,51 +91,16 @@ def run_stats(arguments: argparse.Namespace) -> int:
         print_folded(f"{counts[0]} of {total:,}, {counts[1]}")
     else:
         print_folded(", ".join(counts))
-    rows = [row for name in schema if name in found for row in _statistics_rows(name, schema[name], found[name])]
-    shown = [name for name in STATISTICS if name not in FAULTS or any(row[name] != "0" for row in rows)]
-    head = ["feature", "dim", *shown]
+    head, rows = found.rows()
     if rows:
-        _print_table(head, [[row[name] for name in head] for row in rows], right=shown)
+        _print_table(head, rows, right=[name for name in head if name not in ("feature", "dim")])
     for title, names in (
-        ("of evenly spaced steps only", [name for name, each in found.items() if each.is_sampled]),
+        (SAMPLED, found.sampled),
         ("without statistics", [name for name in schema if name not in found]),
     ):
         if names:
             print_folded(f"{title}: {', '.join(names)}")
     return 0
-
-
-def _statistics_rows(name: str, feature: Feature, statistics: FeatureStatistics) -> Iterator[dict[str, str]]:
-    """Yield a row for each element of a step, or each channel."""
-    quantiles = statistics.quantiles
-    columns = {
-        "count": statistics.count,
-        "nan": statistics.num_nan,
-        "inf": statistics.num_inf,
-        **{key: getattr(statistics, key) for key in ("mean", "std", "min", "max")},
-        **quantiles,
-    }
-    for place in np.ndindex(statistics.shape):
-        row = {key: _number(np.asarray(column)[place]) for key, column in columns.items()}
-        # the first line of a feature has its name
-        yield {"feature": name if not any(place) else "", "dim": _element(feature, statistics.shape, place), **row}
-
-
-def _element(feature: Feature, shape: tuple[int, ...], place: tuple[int, ...]) -> str:
-    """Return the name of an element: that of the last axis where it has some, and places along the others."""
-    # one statistic of all has no elements, and channels are those of the last axis
-    if not place:
-        return ""
-    is_named = feature.names is not None and shape[-1] == len(feature.names)
-    last = feature.names[place[-1]] if is_named and feature.names is not None else str(place[-1])
-    return ",".join([*map(str, place[:-1]), last])
-
-
-def _number(value: Any) -> str:
-    number = value.item()
-    if isinstance(number, int):
-        return str(number)
-    return "-" if math.isnan(number) else f"{number:.6g}"
 
 
 def run_diff(arguments: argparse.Namespace) -> int:

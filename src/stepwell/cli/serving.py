@@ -9,12 +9,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from stepwell import replay
+from stepwell.cli.terminal import in_a_line
 from stepwell.errors import MissingDependencyError, ServiceError, StepwellError
 from stepwell.replay import Pattern
 from stepwell.service import TLS, Client, Server, open_table
@@ -167,10 +168,20 @@ def _look(clients: Mapping[str, Client]) -> Look:
     stats: dict[str, dict[str, Any]] = {}
     for address, client in clients.items():
         try:
-            (stats[address],) = client.stats()
+            (found,) = client.stats()
+            stats[address] = _visible(found)
         except ServiceError as error:
             stats[address] = {"error": str(error)}
     return Look(time.monotonic(), stats)
+
+
+def _visible(value: Any) -> Any:
+    """Return what a server said, with texts of one line that no terminal obeys."""
+    if isinstance(value, dict):
+        return {in_a_line(name) if isinstance(name, str) else name: _visible(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_visible(each) for each in value]
+    return in_a_line(value) if isinstance(value, str) else value
 
 
 def make_screen(before: Look, now: Look) -> Any:
@@ -203,10 +214,8 @@ def _table_of_tables(one: dict[str, Any], known: dict[str, Any], seconds: float)
         rates = (_rate(info["counts"][key], counts[key], seconds) for key in ("inserts", "samples"))
         ratio, pending = info["samples_per_insert"], info["num_pending"]
         waiting = f"  {pending:,} wait" if pending else ""
-        table.add_row(
-            name, f"{info['size']:,}", f"of {info['max_size']:,}", *rates, "-" if ratio is None else f"{ratio:.2f}",
-            f"{info['limiter']['name']}{waiting}",
-        )  # fmt: skip
+        cells = [f"{info['size']:,}", f"of {info['max_size']:,}", *rates, "-" if ratio is None else f"{ratio:.2f}"]
+        _add_row(table, [name, *cells, f"{info['limiter']['name']}{waiting}"])
     return table
 
 
@@ -247,10 +256,17 @@ def _rows(found: Sequence[tuple[int, tuple[str, ...]]], *names: str) -> Any:
     """Return a table of the first rows by their rank, and how many more there are."""
     table = _empty(*names)
     for _, row in sorted(found, key=lambda each: each[0])[:MAX_SHOWN]:
-        table.add_row(*row)
+        _add_row(table, row)
     if (more := len(found) - MAX_SHOWN) > 0:
-        table.add_row(f"and {more:,} more", *[""] * (len(names) - 1))
+        _add_row(table, [f"and {more:,} more", *[""] * (len(names) - 1)])
     return table
+
+
+def _add_row(table: Any, cells: Iterable[str]) -> None:
+    from rich.text import Text
+
+    # as texts: in a name "[red]" is no colour
+    table.add_row(*map(Text, cells))
 
 
 def _empty(*names: str) -> Any:

@@ -1,5 +1,9 @@
 """What is printed fits the terminal: lines are folded between words, tables lose columns; in a pipe nothing is lost.
 
+Texts of strangers (names of metadata, tasks, files, of servers) may hold what moves the cursor or turns letters round.
+All that is printed goes through `visible`, in a pipe too, since ``| head`` ends at a terminal; only JSON has it as it
+is, with ASCII alone.
+
 ::
 
     standard output is    a line that is longer      a table that is wider
@@ -21,13 +25,24 @@ from typing import IO
 
 from stepwell.errors import StepwellError
 
-__all__ = ["ask", "cut", "display_width", "fold", "lay_out", "print_cut", "print_folded", "width_of"]
+__all__ = [
+    "ask",
+    "cut",
+    "display_width",
+    "fold",
+    "in_a_line",
+    "lay_out",
+    "print_cut",
+    "print_folded",
+    "visible",
+    "width_of",
+]
 
 # a column of texts is not made narrower than this
 LEAST = 8
 GAP = "  "
 # what moves the cursor, changes colours, or turns the order of letters: texts of strangers may hold it
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def width_of(stream: IO[str] | None = None) -> int | None:
@@ -86,31 +101,40 @@ def _folded(line: str, width: int) -> Iterable[str]:
     yield line
 
 
+def visible(text: str) -> str:
+    r"""Return a text with control characters written out; its lines and tabs stay.
+
+    Example:
+        >>> print(visible("\x1b[31mred"))
+        \x1b[31mred
+    """
+    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def in_a_line(text: str) -> str:
+    """Return a text, such as a name of metadata, that stands in a line: ends of lines are written out, too."""
+    return visible(text).replace("\n", "\\n")
+
+
 def print_folded(text: object, stream: IO[str] | None = None) -> None:
-    """Print a text, folded where it goes to a terminal, which then gets no control characters of it, either."""
+    """Print a text, folded where it goes to a terminal; see `visible`."""
     stream = sys.stdout if stream is None else stream
-    width = width_of(stream)
-    print(fold(_shown(str(text), width), width), file=stream)
+    print(fold(visible(str(text)), width_of(stream)), file=stream)
 
 
 def print_cut(line: str) -> None:
     """Print a line of a list, cut where it is wider than the terminal."""
-    width = width_of()
     # in a name, such as one of metadata, an end of a line would look like the next line of the list
-    print(cut(_shown(line, width).replace("\n", "\\n"), width))
+    print(cut(in_a_line(line), width_of()))
 
 
 def ask(parser: argparse.ArgumentParser, question: str) -> None:
     """Return where the user says yes; raise StepwellError otherwise, or end with 2 where there is nobody to ask."""
     if not sys.stdin.isatty():
         parser.error(f"{question} There is no terminal to answer at: give --yes. Nothing was done.")
-    print(fold(f"{question} [y/N] ", width_of(sys.stderr)), end=" ", file=sys.stderr, flush=True)
+    print(fold(visible(f"{question} [y/N] "), width_of(sys.stderr)), end=" ", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise StepwellError("nothing was done.")
-
-
-def _shown(text: str, width: int | None) -> str:
-    return text if width is None else CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def lay_out(
@@ -125,6 +149,7 @@ def lay_out(
         width: columns that it may take; None: as many as it needs. Texts are cut first, then columns are left out from
             the end, and named in a last line.
     """
+    rows = [[in_a_line(cell) for cell in row] for row in rows]
     widths = [max(display_width(cell) for cell in column) for column in zip(head, *rows, strict=True)]
     if width is not None:
         widths = _fit(widths, [name not in right for name in head], width)

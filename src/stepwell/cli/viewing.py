@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stepwell.cli.inspecting import open_given
 from stepwell.cli.serving import read_token
+from stepwell.cli.terminal import print_folded
 from stepwell.errors import EpisodeNotFoundError, MissingDependencyError, StepwellError
 from stepwell.formats.opening import is_store, open
 from stepwell.service import TLS, Client
@@ -26,7 +28,7 @@ __all__ = ["run_export_episode", "run_view"]
 # that a server of tables may take to answer
 TABLES_SECONDS = 3.0
 # flags of `stepwell export` that say nothing of a file of one episode
-OF_DATA_SETS = ("task", "append", "rename", "workers", "executor", "episodes")
+OF_DATA_SETS = ("task", "append", "rename", "workers", "executor", "episodes", "where")
 
 
 def run_view(arguments: argparse.Namespace) -> int:
@@ -61,7 +63,8 @@ def _serve(app: Any, arguments: argparse.Namespace, token: str | None, shown: st
         raise MissingDependencyError.of("uvicorn", "view") from None
     query = "" if token is None else f"?token={token}"
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-    print(f"http://{host}:{arguments.port}/{query} shows {shown}", flush=True)
+    print_folded(f"http://{host}:{arguments.port}/{query} shows {shown}")
+    sys.stdout.flush()
     if not arguments.once:
         uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
 
@@ -97,5 +100,8 @@ def run_export_episode(arguments: argparse.Namespace, kind: str) -> int:
         }
         size = human_bytes(path.stat().st_size)
         text = f"{path}: episode {store[index].index}  {counted(store[index].length, 'step')}  {size}"
-    print(json.dumps(record, indent=2) if arguments.json else text)
+    if arguments.json:
+        print(json.dumps(record, indent=2))
+    else:
+        print_folded(text)
     return 0

@@ -45,7 +45,7 @@ from stepwell.errors import (
     StoreNotFoundError,
     UntrustedFileError,
 )
-from stepwell.files.addresses import cache_directory, is_remote, plain_address
+from stepwell.files.addresses import cache_directory, plain_address
 from stepwell.files.file_locks import FileLock, lock_directory, lock_file
 from stepwell.formats.options import option_key
 from stepwell.formats.reader import Reader, decoded_as, scratch_beside
@@ -155,8 +155,8 @@ def open_address(
     keys = sorted([(name, option_key(value, files=modules)) for name, value in meant.items()])
     # before anything is read: what changes afterwards has another digest
     files = entries_of(kind.files(address.source, **address.options))
-    parts = address.source.split("\n")
-    places = [part if "://" in part and is_remote(part) else os.path.abspath(part) for part in parts]  # noqa: PTH100
+    place = kind.place_of(address.source)
+    places = place.split("\n")
     cached = CachedStore(
         kind.name,
         # options may choose other files: each choice has its folder, or would take another's store for a stale one
@@ -166,6 +166,7 @@ def open_address(
         options=keys,
         cache=cache_directory() if cache is None else Path(cache),
         address=told_address(address, kind.name),
+        place=place,
     )
     return cached.open(lambda path: _build(path, made_reader(kind, address, trust), files, keys, progress))
 
@@ -254,10 +255,11 @@ class CachedStore:
         options: Any,  # what else the store depends on; its repr counts
         cache: Path,
         address: str | None = None,  # the name that messages have for the store
+        place: str | None = None,  # where the data set is, whatever it is opened with
     ) -> None:
         told = NO_NAME.sub("-", name)[:MAX_NAME].strip("-.") or "dataset"
         self._folder = cache / reader / f"{told}-{_digest(root, ROOT_DIGITS)}"
-        self._address = address
+        self._address, self._place = address, None if place is None else (reader, place)
         self._current = f"{told}-{files[:DIGITS]}-"
         self.path = self._folder / f"{self._current}{_digest(repr((FORMAT, options)), OPTION_DIGITS)}{SUFFIX}"
 
@@ -302,7 +304,7 @@ class CachedStore:
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             _check_files(self.path)
-            store = Store(str(self.path), "r", self._address, trust=True)
+            store = Store(str(self.path), "r", self._address, trust=True, place=self._place)
         except BaseException as error:
             os.close(descriptor)
             if isinstance(error, FileNotFoundError | StoreNotFoundError | SegmentGoneError | CorruptSegmentError):

@@ -38,6 +38,7 @@ from stepwell.references.trusted_paths import Trust
 from stepwell.store import Store
 from stepwell.store.info import make_table
 from stepwell.store.layout import built_store, check_is_outside, target_path
+from stepwell.store.marks import carry_marks_of_place
 from stepwell.store.records import SEGMENT_BYTES
 
 __all__ = ["convert", "import_dataset", "open_source"]
@@ -73,8 +74,8 @@ def convert(
         features: name to codec ("jpeg", with its default options) or feature (``Image((96, 96, 3), codec="jpeg",
             quality=90)``), of which codec and options count: dtype and shape must be the same; or one codec of all
             images. Where both are what the source has already, or options differ only in how rows are decoded (``dct``
-            of JPEG), the bytes are copied. None at all: of a data set, or where rows are to be taken in from other
-            files.
+            of JPEG), the bytes are copied. None at all: of a data set, of some ``episodes``, or where rows are to be
+            taken in from other files.
         reader: name of a data set's format; default: found by looking.
         episodes: an index, indices, a slice or a bool mask: only these, in ascending order; default all.
         workers: number of processes; default one a processor, 0 or 1 converts in this process. The new segments are the
@@ -193,6 +194,7 @@ def _convert_reader(  # noqa: PLR0917
     progress: bool | None,
 ) -> ConvertReport:
     began, place = time.perf_counter(), target_path(target)
+    origin = reader.name, reader.place_of(reader.source)
     chosen = _chosen(len(reader), episodes)
     before = decoded_as(reader.schema, reader.dct)
     after = converted_schema(before, features)
@@ -215,6 +217,7 @@ def _convert_reader(  # noqa: PLR0917
             edges=edges,
             resume=is_resumable,
             progress=progress,
+            finish=lambda store: carry_marks_of_place(origin, store, chosen),
         )
         with store:
             table, split = make_table(store), taken_split(store.metadata)

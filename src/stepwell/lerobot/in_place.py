@@ -183,5 +183,6 @@ class _Opening:
             options=options,
             cache=self._cache,
             address=f"lerobot://{repo_id or root}",
+            place=repo_id or str(root),
         )
         return cached.open(build)

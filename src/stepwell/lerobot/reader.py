@@ -27,7 +27,7 @@ from stepwell.files.file_locks import FileLock, lock_file
 from stepwell.formats.reader import Reader, store_schema
 from stepwell.formats.registry import register_reader
 from stepwell.formats.source_files import digest_of, walked
-from stepwell.lerobot.hub import locate_meta, needed_files
+from stepwell.lerobot.hub import locate_meta, needed_files, parse_source
 from stepwell.lerobot.info import INFO_PATH, FeatureInfo
 from stepwell.lerobot.mapped_stores import FileRows, mapped_schema, read_files
 from stepwell.lerobot.meta_files import SUBTASK_INDEX, read_subtasks
@@ -173,6 +173,12 @@ class LeRobotReader(Reader):
     def accepts(cls, source: str) -> bool:
         """Whether it is an address of LeRobot, or a directory with a dataset; see `Reader.accepts`."""
         return source.startswith(ADDRESS) or Path(source, INFO_PATH).is_file()
+
+    @classmethod
+    def place_of(cls, source: str) -> str:
+        """Return its directory, or its name on the hub, whatever the revision; see `Reader.place_of`."""
+        found = parse_source(source)
+        return found.repo_id or os.path.abspath(found.path or source)  # noqa: PTH100
 
     @property
     def schema(self) -> Schema:  # type: ignore[override]  # it reads the first image

@@ -57,6 +57,14 @@ NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.ASCII)
 LEVELS = 4
 LAYOUTS = ("classes", "episodes", "videos")
 Layout = Literal["classes", "episodes", "videos"]
+LOOKED_FOR = (
+    "Looked for: videos at the top, or images and videos in most folders there (ROOT/CLASS/0.jpg, ROOT/EPISODE/0.jpg, "
+    "ROOT/EPISODE/CAMERA/0.jpg, ROOT/EPISODE/front.mp4)"
+)
+# folders that are looked into, to recognise a data set
+MAX_LOOKS = 32
+# of source code, where some pictures are no data set
+PROJECTS = ("pyproject.toml", "setup.py", "package.json", "Cargo.toml", "CMakeLists.txt")
 # other systems have readers of their own
 FOREIGN = ("meta/info.json", "store.json", "dataset_info.json", "features.json", "state.json")
 HEAD_BYTES = 4096
@@ -187,12 +195,12 @@ class FolderReader(Reader):
 
     @classmethod
     def accepts(cls, source: str) -> bool:
-        """Whether it is a directory with images or videos that is no data set of another system."""
-        if not _is_plain(source):
+        """Whether it is a directory with images or videos in most of its folders, and no data set of another system."""
+        if not _is_plain(source) or any(Path(source, name).exists() for name in PROJECTS):
             return False
         try:
             listing = FolderListing(Path(source))
-            return any(_EPISODES[_layout_of(listing)](listing, most=1))
+            return bool(listing.files(listing.root, VIDEOS)) or _most_have_some(listing)
         except (OSError, FormatError):
             return False
 
@@ -206,22 +214,26 @@ class FolderReader(Reader):
             return ""
         if first.name.lower().endswith(UNREAD):
             return f"Images and videos are read of {', '.join(IMAGES + VIDEOS)}, not as {first}."
-        return f"Of {first} and others: {_PLACES['classes']}."
+        if first.parent == Path(source):
+            return f"Of {first} and others: {_PLACES['classes']}."
+        return f'{first} and others lie otherwise than in a data set. {LOOKED_FOR}. reader="folders" takes it as one.'
 
     def __len__(self) -> int:
         return len(self._episodes)
 
     def __getitem__(self, index: int) -> EpisodeData:
         part = self._episodes[index]
-        columns: dict[str, Any] = {name: self._spans(name, files) for name, files in part["images"].items()}
-        columns |= {name: _video(path) for name, path in part["videos"].items()}
-        columns |= _arrays(part)
+        columns: dict[str, Any] = _arrays(part)
         if "label" in part:
             columns[LABEL] = np.array([self._labels.index(part["label"])], np.int64)
-        if set(columns) != set(self.schema):
+        names = {*part["images"], *part["videos"], *columns}
+        if names != set(self.schema):
             raise FormatError(
-                f"{self.label(index)} has {', '.join(sorted(columns))}; the first episode {', '.join(self.schema)}."
+                f"{self.label(index)} has {', '.join(sorted(names))}; the first episode {', '.join(self.schema)}. "
+                "Episodes have the same cameras and arrays: leave out the folder that is none with ignore=."
             )
+        columns |= {name: self._spans(name, files) for name, files in part["images"].items()}
+        columns |= {name: _video(path) for name, path in part["videos"].items()}
         if self._layout != "classes":
             self._check_lengths(index, columns)
         return EpisodeData(columns, metadata={"name": part["name"]})
@@ -283,6 +295,18 @@ def _is_plain(source: str) -> bool:
     """Return whether a source is a directory that is no data set of another system."""
     root = Path(source)
     return "://" not in source and root.is_dir() and not any((root / name).exists() for name in FOREIGN)
+
+
+def _most_have_some(listing: FolderListing) -> bool:
+    """Return whether most of a directory's folders hold images or videos, right in them or a camera a folder."""
+
+    def has_some(folder: Path) -> bool:
+        if listing.files(folder, (*IMAGES, *VIDEOS)):
+            return True
+        return any(listing.files(camera, IMAGES) for camera in listing.folders(folder)[:MAX_LOOKS])
+
+    looked_at = listing.folders(listing.root)[:MAX_LOOKS]
+    return 2 * sum(map(has_some, looked_at)) > len(looked_at)
 
 
 def _part(name: str, **more: Any) -> Part:

@@ -98,7 +98,7 @@ def convert_store(
     began = time.perf_counter()
     num_workers(workers)
     before = _schema_of(store)
-    after, embedded = _schema_to_be(before, features)
+    after, embedded = _schema_to_be(before, features, is_part=episodes is not None)
     listing = store.listing
     chosen = episode_indices(store, listing[1], slice(None) if episodes is None else episodes)
     chunks = plan_chunks(store, listing, before, after, chosen, embedded)
@@ -220,12 +220,13 @@ def _by_name(schema: Schema, features: Codecs) -> Mapping[str, Feature | str]:
     return dict.fromkeys(image_names(schema), features) if isinstance(features, str) else features
 
 
-def _schema_to_be(schema: Schema, features: Codecs) -> tuple[Schema, frozenset[str]]:
+def _schema_to_be(schema: Schema, features: Codecs, *, is_part: bool) -> tuple[Schema, frozenset[str]]:
     """Return the schema of what is made of a store, and which features are embedded."""
     named = _by_name(schema, features)
     own = {name: embedded_feature(feature) for name, feature in schema.items()}
     embedded = {name: feature for name, feature in own.items() if feature is not None and name not in named}
-    if not named and not embedded:
+    # some of the episodes are another store, all of them would be a copy
+    if not named and not embedded and not is_part:
         raise SchemaError(f"no features to convert. Name at least one of {', '.join(schema)}, with its new codec.")
     changed = {**schema, **embedded}
     for name, given in named.items():

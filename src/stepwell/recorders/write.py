@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -122,16 +122,21 @@ def recode_episodes(
     edges: Sequence[int] | None,
     resume: bool,
     progress: bool | None,
+    finish: Callable[[Store], None],
 ) -> tuple[Store, Recoding, list[Result]]:
     """Write the episodes of a source whose rows come as ``rows`` says, and are stored as ``schema`` says.
 
+    Args:
+        finish: called with the store when all of its episodes are there, before it counts as finished. For the others
+            see `write_episodes`.
+
     Returns:
         The store, the work on each chunk, and what became of the features of each; none where rows are stored as they
-        come. See `write_episodes` for the arguments.
+        come.
     """
     settings = _Settings(schema, fps, metadata, chunk_episodes, resume, _as_edges(edges), rows)
     recording = _Recording(target, source, SourceItems(are_samples=False), settings)
-    store = recording.run(workers, progress, "spawn")
+    store = recording.run(workers, progress, "spawn", finish)
     return store, recording.recoding, recording.results
 
 
@@ -246,7 +251,13 @@ class _Recording:
         before, after, place = self._settings.rows or Schema({}), self._settings.schema or Schema({}), self._store.path
         return Recoding("", str(place), before, after, codec_modules(before, after))
 
-    def run(self, workers: Workers, progress: bool | None, start_method: StartMethod) -> Store:
+    def run(
+        self,
+        workers: Workers,
+        progress: bool | None,
+        start_method: StartMethod,
+        finish: Callable[[Store], None] | None = None,
+    ) -> Store:
         """Write all of the source; on failure take everything back, or leave what is finished."""
         try:
             spans = self._spans()
@@ -267,6 +278,9 @@ class _Recording:
             )
             sync_names(str(self._store.path))
             self.results = read_results(str(self._store.path))
+            if finish is not None:
+                self._store.refresh()
+                finish(self._store)
             if self._unfinished is not None:
                 self._unfinished.end()
         except BaseException:

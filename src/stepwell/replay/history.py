@@ -170,7 +170,7 @@ class History:
         # bound once: an import statement would cost as much as the kernel's call
         self._mark_last_steps, self._item_places, self._episode_clues = mark_last_steps, item_places, episode_clues
         self._follow_lanes, self._trim_of_lanes = follow_lanes, trim_lanes
-        self.store = Store(str(store.path), "r", store.address, store.trust)
+        self.store = Store(str(store.path), "r", store.address, store.trust, store.place)
         self.stores = (self.store,)
         self.segments: list[Any] = []
         self.revision = 0

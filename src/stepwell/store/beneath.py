@@ -27,6 +27,7 @@ import shutil
 import stat
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
@@ -49,6 +50,7 @@ __all__ = [
     "CLOSED",
     "FULL",
     "GO_ON",
+    "UNKNOWN",
     "avoid_read_ahead",
     "check_directory",
     "disk_error",
@@ -56,6 +58,7 @@ __all__ = [
     "header_bytes",
     "header_size",
     "list_directory",
+    "mtime",
     "open_file",
     "open_sized",
     "parse_header_size",
@@ -67,8 +70,13 @@ __all__ = [
     "remove_directory",
     "system_error",
     "system_errors",
+    "trusted_mtime",
 ]
 
+# a directory's time stamp may stand still for one tick of the kernel's clock: one that young is not trusted
+TICK_SECONDS = 0.05
+# of a file that is to be read again
+UNKNOWN = -1
 SAFE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 WRITING = os.O_WRONLY | os.O_RDWR
 MAX_TABLE_BYTES = 1 << 30
@@ -96,7 +104,26 @@ Found = TypeVar("Found")
 Bytes = npt.NDArray[np.uint8]
 BLOCK_BYTES = 4096
 LARGE_PAGE_BYTES = 1 << 16
+
+
 # large enough for the speed of a sequential read, small enough for a core's own cache
+def mtime(path: str) -> int:
+    """Return when a file was changed, in nanoseconds; 0 when there is none."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def trusted_mtime(path: str) -> int:
+    """Return the same, but `UNKNOWN` where the next change may have the same time."""
+    try:
+        stamp = os.stat(path).st_mtime_ns
+    except FileNotFoundError:
+        return 0
+    return stamp if time.time_ns() - stamp > TICK_SECONDS * 1e9 else UNKNOWN
+
+
 BUFFER_BYTES = 1 << 20
 
 

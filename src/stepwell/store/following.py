@@ -5,15 +5,13 @@ A directory that did not change is recognised by its time of change, so that a r
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Set
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.schema import Schema
-from stepwell.store.beneath import read_rare_file
+from stepwell.store.beneath import UNKNOWN, mtime, trusted_mtime
 from stepwell.store.layout import DELETED, SEGMENTS, name_of_key, without
 from stepwell.store.maintenance import read_deleted
 from stepwell.store.manifests import StoreManifest, shown_keys
@@ -32,23 +30,17 @@ from stepwell.store.snapshot import (
     replace_table,
 )
 
-__all__ = ["Follower", "mtime", "trusted_mtime"]
+__all__ = ["Follower"]
 
 Int64s = npt.NDArray[np.int64]
 MAX_LISTINGS = 100
-# a directory's time stamp may stand still for one tick of the kernel's clock: one that young is not trusted
-TICK_SECONDS = 0.05
-# of a file that is to be read again
-UNKNOWN = -1
 
 
 class Follower:
     """The segments of a store with one schema, as of the last refresh."""
 
-    def __init__(self, path: str, record: StoreRecord, marks: str, *, is_in_place: bool) -> None:
-        self._path = path
-        # what the keys of marks are made of; None of a data set that is read in place
-        self._record = None if is_in_place else record
+    def __init__(self, path: str, record: StoreRecord, marks: Marks) -> None:
+        self._path, self._marks = path, marks
         self._schema, self._capacity = record.schema, record.capacity
         # read one by one: live ones, and those that the store's table does not know
         self._segments: dict[str, Segment] = {}
@@ -63,7 +55,6 @@ class Follower:
         self._listed_time = self._deleted_time = UNKNOWN
         self._deleted = np.empty(0, np.int64)
         self._metadata = MetadataLines()
-        self._marks_file, self._marks_time, self._marks = marks, UNKNOWN, b""
         # the segments of the last snapshot, while none came or went
         self._listing: SegmentList | None = None
         self._live: list[Segment] = []
@@ -79,18 +70,18 @@ class Follower:
             changed |= self._refresh_segment(segment)
         if self._deleted_time == UNKNOWN or mtime(f"{self._path}/{DELETED}") != self._deleted_time:
             changed |= self._read_deleted()
-        if self._marks_time == UNKNOWN or mtime(self._marks_file) != self._marks_time:
-            changed |= self._read_marks()
-        return changed
+        before, self._marks = self._marks, self._marks.refreshed()
+        return changed or self._marks is not before
 
     def take_record(self, record: StoreRecord) -> None:
         """Take note of a record with the same schema."""
-        self._record = None if self._record is None else record
+        if self._marks.record not in (None, record):
+            self._marks = self._marks.with_record(record)
 
     @property
     def marks(self) -> Marks:
         """The marks of episodes, as of the last refresh."""
-        return Marks(self._marks_file, self._marks, self._record)
+        return self._marks
 
     def snapshot(self) -> Snapshot:
         """Return the segments as they are now; all that is shown follows from it."""
@@ -220,13 +211,6 @@ class Follower:
         self._deleted = read_deleted(self._path) if self._deleted_time else np.empty(0, np.int64)
         return not np.array_equal(before, self._deleted)
 
-    def _read_marks(self) -> bool:
-        """Read the marks of episodes again; True when they are other ones."""
-        self._marks_time = trusted_mtime(self._marks_file)
-        before = self._marks
-        self._marks = read_rare_file(self._marks_file) or b""
-        return before != self._marks
-
     def _followed_ring(self) -> RingCut | None:
         """Return what a ring shows of its segments; those that went meanwhile are left out."""
         if self._capacity is None or self._schema is None:
@@ -241,20 +225,3 @@ class Follower:
             ring.forget(ring.names - self._segments.keys())
         ring.move()
         return ring
-
-
-def mtime(path: str) -> int:
-    """Return when a file was changed, in nanoseconds; 0 when there is none."""
-    try:
-        return os.stat(path).st_mtime_ns
-    except FileNotFoundError:
-        return 0
-
-
-def trusted_mtime(path: str) -> int:
-    """Return the same, but `UNKNOWN` where the next change may have the same time."""
-    try:
-        stamp = os.stat(path).st_mtime_ns
-    except FileNotFoundError:
-        return 0
-    return stamp if time.time_ns() - stamp > TICK_SECONDS * 1e9 else UNKNOWN

@@ -4,28 +4,31 @@
 somebody else's and its store in the cache may be removed::
 
     pusht.well/marks.json
-    $XDG_DATA_HOME/stepwell/marks/lerobot/pusht-1f2e3d4c-9a8b7c6d.json         default of the variable: ~/.local/share
+    $XDG_DATA_HOME/stepwell/marks/lerobot/pusht-1f2e3d4c5b6a.json      default of the variable: ~/.local/share
 
     {
       "marks": {
-        "9c0e...:4294967296": {"mark": "good"},                  uuid of the store that the episode was first written
-        "9c0e...:4294967343": {"mark": "bad", "note": "slips"}   in, and its origin: kept by every copy of it
-      },                                                         (in place: its number, and its length)
+        "9c0e...:4294967296": {"mark": "good"},                  keys of episodes, see `stepwell.store.mark_keys`
+        "9c0e...:4294967343": {"mark": "bad", "note": "slips"}
+      },
       "crc32": "..."
     }
 
-It is replaced whole. Both are part of an episode's metadata, as ``mark`` and ``note``.
+It is replaced whole. Both are part of an episode's metadata, as ``mark`` and ``note``. A data set in place has one
+file, whatever it is opened with; earlier releases wrote one for each choice of options, which is read, too, and taken
+over. Marks whose episodes are gone stay in the file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,23 +36,33 @@ import numpy.typing as npt
 from stepwell.errors import CorruptSegmentError, StepwellError
 from stepwell.files.file_locks import FileLock
 from stepwell.json_text import open_json, seal_json
-from stepwell.store.beneath import disk_error, open_file, read_file
-from stepwell.store.layout import locked_store, ordinals_of_keys, replace_file
-from stepwell.store.records import StoreRecord, births_of, read_record
+from stepwell.store.beneath import disk_error, mtime, open_file, read_file, read_rare_file, trusted_mtime
+from stepwell.store.layout import locked_store, replace_file
+from stepwell.store.mark_keys import (
+    MarkedColumns,
+    find_in_place,
+    find_in_store,
+    is_key,
+    keys_in_place,
+    keys_in_store,
+)
+from stepwell.store.records import StoreRecord, read_record
 
 if TYPE_CHECKING:
     from stepwell.store.episodes import EpisodeTable
+    from stepwell.store.snapshot import SegmentList
     from stepwell.store.store import Store
 
 __all__ = [
     "MARKS",
     "MARK_VALUES",
-    "MarkedColumns",
     "Marks",
     "carry_marks",
+    "carry_marks_of_place",
+    "key_of_episode",
     "mark_episodes",
-    "marks_file",
     "metadata_reader",
+    "num_lost_marks",
     "read_marks",
 ]
 
@@ -57,112 +70,182 @@ MARKS = "marks.json"
 MARK_VALUES = ("good", "bad")
 MAX_NOTE = 2000
 ONLY_MARKS = "It holds marks and notes alone: without the file all that was recorded can be read."
+MAX_NAME = 64
+NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
 Entries = Mapping[str, Mapping[str, str]]
 Int64s = npt.NDArray[np.int64]
 
 
-class MarkedColumns(NamedTuple):
-    """The columns of an `EpisodeTable` by which episodes are found."""
-
-    segment: npt.NDArray[np.int32]
-    record: Int64s
-    origin: Int64s
-    length: Int64s
-
-
-@dataclass(frozen=True)
 class Marks:
-    """The marks of a store as of a refresh; parsed when an episode's metadata are first read."""
+    """The marks of a store; read when an episode's metadata are first asked for, then as of the last refresh."""
 
-    file: str
-    data: bytes  # none: no marks
-    record: StoreRecord | None  # None: of a data set that is read in place
+    # ``record``: None of a data set in place; ``place``: its reader and where it is, whatever it is opened with
+
+    def __init__(self, path: str, record: StoreRecord | None, place: tuple[str, str] | None = None) -> None:
+        self._path, self.record, self._place = path, record, place
+
+    @cached_property
+    def files(self) -> tuple[str, ...]:
+        """The file that is written, and those of earlier releases that are read as well."""
+        if self.record is not None:
+            return (f"{self._path}/{MARKS}",)
+        # what a store in the cache is called: READER/NAME-DIGEST_OF_ITS_PLACE/NAME-FILES-OPTIONS; files may change
+        cached = Path(self._path)
+        name = f"{cached.parent.name}-{cached.stem.rpartition('-')[2]}.json"
+        earlier = f"{_home()}/{cached.parent.parent.name}/{name}"
+        return (earlier,) if self._place is None else (marks_of_place(*self._place), earlier)
+
+    def with_record(self, record: StoreRecord | None) -> Marks:
+        """Return the marks, not read yet, by another record of the store."""
+        return Marks(self._path, record, self._place)
+
+    @property
+    def data(self) -> tuple[bytes, ...]:
+        """The files as they are; nothing for one that is not there."""
+        return self._read[1]
+
+    @cached_property
+    def _read(self) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+        # the stamps first: what is replaced in between is found by the next refresh
+        stamps = tuple(map(trusted_mtime, self.files))
+        return stamps, tuple(read_rare_file(file) or b"" for file in self.files)
 
     @cached_property
     def entries(self) -> Entries:
-        """Key to what is said of an episode; CorruptSegmentError where the file is damaged."""
-        return _parsed(self.data, self.file) if self.data else {}
-
-    def find(self, keys: Int64s, columns: MarkedColumns) -> dict[tuple[int, int], Mapping[str, str]]:
-        """Return what is said of episodes, by segment and record."""
-        found = {}
-        for number, key in zip(*self._candidates(keys, columns), strict=True):
-            if key in self.entries:
-                found[int(columns.segment[number]), int(columns.record[number])] = self.entries[key]
+        """Key to what is said of an episode; CorruptSegmentError where a file is damaged."""
+        found: dict[str, Mapping[str, str]] = {}
+        for file, data in reversed([*zip(self.files, self.data, strict=True)]):
+            found |= _parsed(data, file) if data else {}
         return found
 
-    def _candidates(self, keys: Int64s, columns: MarkedColumns) -> tuple[list[int], list[str]]:
-        """Return numbers of episodes that may be marked, and their keys."""
+    def refreshed(self) -> Marks:
+        """Return the marks as they are now; itself where nobody asked for them yet, or none changed."""
+        if "_read" not in self.__dict__ or tuple(map(mtime, self.files)) == self._read[0]:
+            return self
+        now = self.with_record(self.record)
+        if now.data == self.data:
+            self._read = now._read
+            return self
+        return now
+
+    def find(self, segments: SegmentList, columns: MarkedColumns) -> dict[int, str]:
+        """Return number of an episode to its key, of those that are marked and there."""
         if self.record is None:
-            numbers = sorted({int(key.partition(":")[0]) for key in self.entries})
-            numbers = [number for number in numbers if number < len(columns.length)]
-        else:
-            origins = np.array([int(key.partition(":")[2]) for key in self.entries], np.int64)
-            numbers = np.flatnonzero(np.isin(columns.origin, origins)).tolist()
-        return numbers, _keys_of(self.record, keys, columns, numbers)
+            return find_in_place(segments, columns, self.entries)
+        return find_in_store(self.record, segments, columns, self.entries)
 
 
 def metadata_reader(
     segments: Any, lines: Any, marks: Marks, columns: MarkedColumns
 ) -> Callable[[int, int], dict[str, Any]]:
     """Return what reads an episode's metadata by (segment, record): what was recorded, and its marks over that."""
-    if not marks.data:
-        return lambda segment, record: lines.read(segments[segment], record)
     found: dict[tuple[int, int], Mapping[str, str]] | None = None
 
     def read(segment: int, record: int) -> dict[str, Any]:
         nonlocal found
         if found is None:
-            found = marks.find(segments.keys, columns)
+            keys = marks.find(segments, columns) if any(marks.data) else {}
+            found = {
+                (int(columns.segment[number]), int(columns.record[number])): marks.entries[key]
+                for number, key in keys.items()
+            }
         return {**lines.read(segments[segment], record), **found.get((segment, record), {})}
 
     return read
 
 
-def marks_file(path: str, address: str | None) -> str:
-    """Return where the marks of a store are kept; of one that stands for a data set, among the user's files."""
-    if address is None:
-        return f"{path}/{MARKS}"
-    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-    # what a store in the cache is called: READER/NAME-DIGEST_OF_ITS_PLACE/NAME-FILES-OPTIONS; files may change
-    cached = Path(path)
-    name = f"{cached.parent.name}-{cached.stem.rpartition('-')[2]}.json"
-    return f"{home}/stepwell/marks/{cached.parent.parent.name}/{name}"
+def marks_of_place(reader: str, place: str) -> str:
+    """Return the file of the marks of a data set of another system.
+
+    Args:
+        reader: name of its format.
+        place: where it is, whatever it is opened with: absolute paths and addresses, one a line.
+    """
+    name = place.partition("\n")[0].partition("?")[0].rstrip("/").rpartition("/")[2]
+    told = NO_NAME.sub("-", name)[:MAX_NAME].strip("-.") or "dataset"
+    digest = hashlib.blake2b(place.encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
+    return f"{_home()}/{reader}/{told}-{digest}.json"
 
 
-def mark_episodes(store: Store, table: EpisodeTable, chosen: Int64s, mark: str | None, note: str | None) -> None:
+def _home() -> str:
+    return f"{os.environ.get('XDG_DATA_HOME') or os.path.expanduser('~/.local/share')}/stepwell/marks"
+
+
+def mark_episodes(
+    store: Store, listing: tuple[SegmentList, EpisodeTable], chosen: Int64s, mark: str | None, note: str | None
+) -> None:
     """Change what is said of episodes; see `Store.mark_episodes`."""
     if mark not in (None, "", *MARK_VALUES):
         raise StepwellError(f'mark={mark!r}. Allowed: {", ".join(map(repr, MARK_VALUES))}; "" takes it back.')
     if note is not None and (not isinstance(note, str) or len(note) > MAX_NOTE or not _is_unicode(note)):
         raise StepwellError(f'note={note!r:.60}. Allowed: text, {MAX_NOTE} characters at most; "" takes it back.')
     given = {name: value for name, value in (("mark", mark), ("note", note)) if value is not None}
-    file = marks_file(str(store.path), store.address)
-    columns = MarkedColumns(table.segment, table.record, table.origin, table.length)
+    (file, *earlier), segments, columns = store.marks.files, listing[0], MarkedColumns.of(listing[1])
     with _locked(store, file):
         record = None if store.address else read_record(str(store.path))
-        entries = {key: dict(entry) for key, entry in read_marks(file).items()}
-        for key in _keys_of(record, store.segments.keys, columns, chosen.tolist()):
-            entry = {name: value for name, value in {**entries.pop(key, {}), **given}.items() if value}
-            if entry:
-                entries[key] = entry
+        entries = {key: dict(entry) for key, entry in store.marks.with_record(record).entries.items()}
+        # of a data set in place an episode may be known by another number, or as earlier releases named it
+        known = find_in_place(segments, columns, entries) if record is None else {}
+        changed = set(chosen.tolist())
+        numbers = sorted(changed | {number for number, key in known.items() if key.count(":") == 1})
+        for number, key in zip(numbers, _keys(record, segments, columns, numbers), strict=True):
+            entry = {**entries.pop(known.get(number, key), {}), **(given if number in changed else {})}
+            if any(entry.values()):
+                entries[key] = {name: value for name, value in entry.items() if value}
         replace_file(file, seal_json({"marks": entries}))
+        for each in earlier:
+            with suppress(FileNotFoundError):
+                os.unlink(each)
 
 
 def carry_marks(stores: Sequence[Store], target: str) -> None:
     """Write, beside the segments of a copy of stores, the marks of their episodes."""
     entries: dict[str, Mapping[str, str]] = {}
     for store in stores:
-        found = read_marks(marks_file(str(store.path), store.address))
+        found = store.marks.with_record(store.marks.record).entries
         if store.address is not None and found:
             segments, table = store.listing
-            columns = MarkedColumns(table.segment, table.record, table.origin, table.length)
-            numbers, keys = Marks("", seal_json({"marks": found}), None)._candidates(segments.keys, columns)
-            births = _keys_of(store.record, segments.keys, columns, numbers)
-            found = {birth: found[key] for key, birth in zip(keys, births, strict=True) if key in found}
+            columns = MarkedColumns.of(table)
+            known = find_in_place(segments, columns, found)
+            births = keys_in_store(store.record, segments, columns, list(known))
+            found = {birth: found[key] for birth, key in zip(births, known.values(), strict=True)}
         entries |= found
     if entries:
         replace_file(f"{target}/{MARKS}", seal_json({"marks": entries}))
+
+
+def carry_marks_of_place(place: tuple[str, str], target: Store, sources: Int64s) -> None:
+    """Write, beside the segments of a store that was made of a data set of another system, the marks of its episodes.
+
+    Args:
+        place: reader and place of the data set, see `marks_of_place`.
+        target: the store.
+        sources: int64 [E], the numbers of its episodes in the data set.
+    """
+    entries = read_marks(marks_of_place(*place))
+    if not entries:
+        return
+    segments, table = target.listing
+    columns = MarkedColumns.of(table)
+    known = find_in_place(segments, columns, entries, sources if len(sources) == len(table) else None)
+    births = keys_in_store(target.record, segments, columns, list(known))
+    found = {birth: entries[key] for birth, key in zip(births, known.values(), strict=True)}
+    if found:
+        replace_file(f"{target.path}/{MARKS}", seal_json({"marks": found}))
+
+
+def key_of_episode(store: Store, index: int) -> str:
+    """Return what names an episode, whatever its number becomes: the key of its mark."""
+    segments, table = store.listing
+    return _keys(store.marks.record, segments, MarkedColumns.of(table), [index])[0]
+
+
+def num_lost_marks(store: Store) -> int:
+    """Return how many marks of a data set in place are of episodes that are not there; 0 of a store."""
+    marks, (segments, table) = store.marks, store.listing
+    if store.address is None or not any(marks.data):
+        return 0
+    return len(marks.entries) - len(marks.find(segments, MarkedColumns.of(table)))
 
 
 def read_marks(file: str) -> Entries:
@@ -177,16 +260,12 @@ def read_marks(file: str) -> Entries:
         return {}
 
 
-def _keys_of(record: StoreRecord | None, keys: Int64s, columns: MarkedColumns, numbers: Sequence[int]) -> list[str]:
-    chosen = np.asarray(numbers, np.int64)
+def _keys(
+    record: StoreRecord | None, segments: SegmentList, columns: MarkedColumns, numbers: Sequence[int]
+) -> list[str]:
     if record is None:
-        return [f"{number}:{length}" for number, length in zip(numbers, columns.length[chosen].tolist(), strict=True)]
-    ordinals = ordinals_of_keys(keys)[columns.segment[chosen]] if len(chosen) else chosen
-    uuids, births = births_of(record, ordinals, columns.record[chosen])
-    return [
-        f"{uuids[birth]}:{origin}"
-        for birth, origin in zip(births.tolist(), columns.origin[chosen].tolist(), strict=True)
-    ]
+        return keys_in_place(segments, columns, numbers)
+    return keys_in_store(record, segments, columns, numbers)
 
 
 def _is_unicode(text: str) -> bool:
@@ -209,9 +288,7 @@ def _parsed(data: bytes, file: str) -> Entries:
 
 def _is_entry(item: tuple[str, Any]) -> bool:
     key, entry = item
-    _, colon, number = key.partition(":")
-    is_key = colon and number.isdecimal() and len(number) < 19
-    return bool(is_key) and isinstance(entry, dict) and all(isinstance(value, str) for value in entry.values())
+    return is_key(key) and isinstance(entry, dict) and all(isinstance(value, str) for value in entry.values())
 
 
 @contextmanager

@@ -47,7 +47,8 @@ from stepwell.store.layout import (
 )
 from stepwell.store.maintenance import hidden_steps
 from stepwell.store.manifests import read_note
-from stepwell.store.marks import MarkedColumns, Marks, metadata_reader
+from stepwell.store.mark_keys import MarkedColumns
+from stepwell.store.marks import Marks, metadata_reader
 from stepwell.store.segments import Segment
 
 __all__ = [
@@ -301,6 +302,11 @@ class SegmentList(Sequence[Segment]):
     def __len__(self) -> int:
         return len(self.keys)
 
+    @property
+    def schema(self) -> Schema | None:
+        """The features of all of them."""
+        return self._schema
+
     @overload
     def __getitem__(self, index: int) -> Segment: ...
     @overload
@@ -468,7 +474,7 @@ class Snapshot:
         is_open[opened] = True
         columns = columns_of(records)
         record = np.arange(len(records)) - (np.cumsum(counts) - counts)[segment_of]
-        marked = MarkedColumns(segment_of, record, columns["origin"], columns["length"])
+        marked = MarkedColumns(segment_of, record, columns["origin"], columns["start"], columns["length"])
         table = EpisodeTable(
             segment=segment_of,
             **columns,

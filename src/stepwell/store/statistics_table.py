@@ -2,16 +2,20 @@
 
 ::
 
-               count    mean     std     min     q01    q50    q99    max
-    state.x      551   0.503   0.287  0.0012  0.0154  0.498  0.986  0.999
-    state.y      551  -0.012    1.01   -3.12   -2.31  -0.02   2.28   2.95
-    image.0  115,200     127    73.9       0       2    127    252    255  sampled
+    feature  dim    mean    std     min    max     q01    q10    q50    q90    q99    count
+    state    x     0.503  0.287  0.0012  0.999  0.0154  0.101  0.498  0.899  0.986      551
+             y    -0.012   1.01   -3.12   2.95   -2.31  -1.31  -0.02    1.3   2.28      551
+    image    0       127   73.9       0    255       2     25    127    229    252  115,200
+    of evenly spaced steps only: image
+
+The command ``stepwell stats`` prints the same rows, fitted to a terminal.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,12 +29,16 @@ if TYPE_CHECKING:
     from stepwell.store.sketch import Sketch
     from stepwell.store.statistics import FeatureStatistics
 
-__all__ = ["StatisticsTable", "statistics_text"]
+__all__ = ["SAMPLED", "StatisticsTable", "statistics_text"]
 
-HEAD = ("count", "mean", "std", "min", "q01", "q50", "q99", "max")
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+# columns that are shown where something was counted in them
+FAULTS = ("nan", "inf")
+HEAD = ("feature", "dim", "mean", "std", "min", "max", *QUANTILES, "count", *FAULTS)
 # elements of a feature that are printed, and that are plotted
 MAX_PRINTED, MAX_BOXES = 16, 32
 MAX_PLOTS = 24
+SAMPLED = "of evenly spaced steps only"
 NUM_BINS = 24
 WHISKERS = (0.01, 0.25, 0.5, 0.75, 0.99)
 
@@ -92,20 +100,41 @@ class StatisticsTable(dict[str, "FeatureStatistics"]):
             axes.set_title(f"{name}{rest}{sampled}", fontsize=9, loc="left", parse_math=False)
         return figure
 
+    def rows(self, most: int | None = None) -> tuple[list[str], list[list[str]]]:
+        """Return the names of the columns and the cells of the table, a row an element.
+
+        Args:
+            most: elements of a feature; the others are counted in a row. Default: all.
+        """
+        found = [row for name in self for row in _rows(name, self[name], self.names.get(name, ()), most)]
+        shown = [
+            name not in FAULTS or any(row[place] not in ("", "0") for row in found) for place, name in enumerate(HEAD)
+        ]
+        return list(compress(HEAD, shown)), [list(compress(row, shown)) for row in found]
+
+    @property
+    def sampled(self) -> list[str]:
+        """The features of which evenly spaced steps were looked at."""
+        return [name for name, each in self.items() if each.is_sampled]
+
     def __str__(self) -> str:
-        rows = [row for name in self for row in _rows(name, self[name], self.names.get(name, ()))]
-        return _in_columns(rows) if rows else "no statistics"
+        head, rows = self.rows(MAX_PRINTED)
+        lines = [_in_columns(head, rows) if rows else "no statistics"]
+        return "\n".join([*lines, *([f"{SAMPLED}: {', '.join(self.sampled)}"] if self.sampled else [])])
 
     __repr__ = __str__
 
     @never_raising
     def _repr_html_(self) -> str:
-        rows: list[Sequence[str]] = []
+        head, cells = self.rows(MAX_PRINTED)
+        spreads: list[Markup] = []
         for name, found in self.items():
-            names = self.names.get(name, ())
-            for row, each in zip(_rows(name, found, names), _elements(found, names), strict=False):
-                rows.append((*row[:-1], Markup(f"{_spread(each.sketch)} {row[-1]}")))
-        return block(f"<Statistics of {len(self)} features>", table(rows, ("", *HEAD, ""), "element"))
+            elements = list(_elements(found, self.names.get(name, ())))
+            spreads += [_spread(each.sketch) for each in elements[:MAX_PRINTED]]
+            spreads += [Markup("")] * (len(elements) > MAX_PRINTED)
+        rows: list[Sequence[str]] = [(*row, spread) for row, spread in zip(cells, spreads, strict=True)]
+        sampled = f", of evenly spaced steps: {', '.join(self.sampled)}" if self.sampled else ""
+        return block(f"<Statistics of {len(self)} features{sampled}>", table(rows, (*head, ""), "element"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StatisticsTable, (dict(self), self.names)
@@ -113,7 +142,8 @@ class StatisticsTable(dict[str, "FeatureStatistics"]):
 
 def statistics_text(found: FeatureStatistics) -> str:
     """Return the numbers of one feature in columns."""
-    return _in_columns(_rows("", found, ()))
+    head, rows = StatisticsTable({"": found}).rows(MAX_PRINTED)
+    return _in_columns(head[1:], [row[1:] for row in rows])
 
 
 class Element(NamedTuple):
@@ -121,6 +151,8 @@ class Element(NamedTuple):
 
     label: str  # its name, or its place
     num: int
+    num_nan: int
+    num_inf: int
     mean: float
     std: float
     min: float
@@ -130,51 +162,48 @@ class Element(NamedTuple):
 
 def _elements(found: FeatureStatistics, names: Sequence[str]) -> Iterator[Element]:
     places = list(np.ndindex(found.shape))
-    columns = [np.ravel(each).tolist() for each in (found.count, found.mean, found.std, found.min, found.max)]
+    given = (found.count, found.num_nan, found.num_inf, found.mean, found.std, found.min, found.max)
+    columns = [np.ravel(each).tolist() for each in given]
     for place, *numbers, sketch in zip(places, *columns, found.sketches, strict=True):
-        num, mean, std, low, high = numbers
-        yield Element(_label(place, found.shape, names), num, mean, std, low, high, sketch)
+        count, num_nan, num_inf, mean, std, low, high = numbers
+        yield Element(_label(place, found.shape, names), count, num_nan, num_inf, mean, std, low, high, sketch)
 
 
 def _label(place: tuple[int, ...], shape: tuple[int, ...], names: Sequence[str]) -> str:
     parts = [str(number) for number in place]
     if parts and len(names) == shape[-1]:
         parts[-1] = names[place[-1]]
-    return ".".join(parts)
+    return ",".join(parts)
 
 
-def _rows(name: str, found: FeatureStatistics, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the cells of a feature, an element a row."""
-    notes = "sampled" if found.is_sampled else ""
-    num_odd = int(np.sum(found.num_nan)) + int(np.sum(found.num_inf))
-    if num_odd:
-        notes = f"{notes} {num_odd:,} not finite".strip()
-    rows = []
+def _rows(name: str, found: FeatureStatistics, names: Sequence[str], most: int | None) -> Iterator[list[str]]:
+    """Yield the cells of a feature, an element a row."""
     for number, each in enumerate(_elements(found, names)):
-        if number == MAX_PRINTED:
-            rows.append((f"{name}: {found.count.size - number:,} more", *[""] * len(HEAD), ""))
-            break
-        low, middle, high = each.sketch.quantile([0.01, 0.5, 0.99]).tolist()
-        numbers = (each.mean, each.std, each.min, low, middle, high, each.max)
-        label = ".".join(filter(None, (name, each.label)))
-        rows.append((label, f"{each.num:,}", *map(_number, numbers), notes))
-    return rows
+        # the first line of a feature has its name
+        cells = [name if number == 0 else ""]
+        if number == most:
+            yield [*cells, f"{found.count.size - number:,} more", *[""] * (len(HEAD) - 2)]
+            return
+        numbers = (each.mean, each.std, each.min, each.max, *each.sketch.quantile([*QUANTILES.values()]).tolist())
+        yield [*cells, each.label, *map(_number, numbers), *map(_number, (each.num, each.num_nan, each.num_inf))]
 
 
 def _number(value: float) -> str:
     if math.isnan(value):
         return "-"
     # whole numbers as they are, and no exponent where a person would write none; both keep the order of numbers
-    is_large = 1e4 <= abs(value) < 1e9
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if is_large else f"{value:.4g}"
+    is_large = 1e6 <= abs(value) < 1e9
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if is_large else f"{value:,.6g}"
 
 
-def _in_columns(rows: Sequence[tuple[str, ...]]) -> str:
-    cells = [("", *HEAD, ""), *rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(HEAD) + 2)]
+def _in_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    is_text = [name in ("feature", "dim") for name in head]
     return "\n".join(
         "  ".join(
-            [f"{row[0]:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(row[1:-1], widths[1:], strict=False)), row[-1]]
+            f"{cell:<{width}}" if left else f"{cell:>{width}}"
+            for cell, width, left in zip(row, widths, is_text, strict=True)
         ).rstrip()
         for row in cells
     )

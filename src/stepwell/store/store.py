@@ -20,10 +20,10 @@ from stepwell.json_text import seal_json
 from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
-from stepwell.store.beneath import final_error, raise_from, system_errors
+from stepwell.store.beneath import final_error, mtime, raise_from, system_errors, trusted_mtime
 from stepwell.store.encoding import QUEUE_BYTES
 from stepwell.store.episodes import Episode, EpisodeTable
-from stepwell.store.following import Follower, mtime, trusted_mtime
+from stepwell.store.following import Follower
 from stepwell.store.layout import (
     STORE_JSON,
     locked_store,
@@ -31,7 +31,7 @@ from stepwell.store.layout import (
     reserve_ordinals,
 )
 from stepwell.store.manifests import WriterKey, check_key
-from stepwell.store.marks import Marks, marks_file
+from stepwell.store.marks import Marks
 from stepwell.store.memory import hold_memory
 from stepwell.store.records import Capacity, StoreRecord, Sync, reaching, read_record
 from stepwell.store.ring import Evictor, SegmentLimit
@@ -86,6 +86,7 @@ class Store(Completed):
             "ensure_schema",
             "evictor",
             "listing",
+            "place",
             "record",
             "renew_lock",
             "replace_record",
@@ -96,10 +97,17 @@ class Store(Completed):
         }
     )
 
-    def __init__(self, path: str, mode: Mode = "a", address: str | None = None, trust: Trust = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        mode: Mode = "a",
+        address: str | None = None,
+        trust: Trust = None,
+        place: tuple[str, str] | None = None,  # of a data set in place: its reader, and where it is
+    ) -> None:
         self._path = os.path.abspath(path)
         self._mode: Mode = mode
-        self._address = address
+        self._address, self._place = address, place
         self._trust = trust if trust is None or isinstance(trust, bool | str | os.PathLike) else tuple(trust)
         # the stamp first: what is replaced in between is found by the next refresh
         self._record_time = trusted_mtime(f"{self._path}/{STORE_JSON}")
@@ -136,6 +144,11 @@ class Store(Completed):
     def mode(self) -> Mode:
         """Whether it is open for reading and writing ("a") or for reading only ("r")."""
         return self._mode
+
+    @property
+    def place(self) -> tuple[str, str] | None:
+        """Of a data set of another system: its reader and where it is, whatever it was opened with."""
+        return self._place
 
     @property
     def trust(self) -> Trust:
@@ -418,8 +431,8 @@ class Store(Completed):
             )
 
     def _new_follower(self) -> Follower:
-        marks = marks_file(self._path, self._address)
-        return Follower(self._path, self._record, marks, is_in_place=self._address is not None)
+        marks = Marks(self._path, None if self._address is not None else self._record, self._place)
+        return Follower(self._path, self._record, marks)
 
     @property
     def marks(self) -> Marks:
@@ -542,10 +555,10 @@ class Store(Completed):
 
         if self._address is None:
             self.check_writable("mark episodes")
-        table = self.episodes
-        chosen = episode_indices(self, table, episodes)
+        listing = self.listing
+        chosen = episode_indices(self, listing[1], episodes)
         with system_errors(self._path, is_writing=True):
-            mark_episodes(self, table, chosen, mark, note)
+            mark_episodes(self, listing, chosen, mark, note)
         self.refresh()
         return len(chosen)
 
@@ -589,7 +602,7 @@ class Store(Completed):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Store, (self._path, self._mode, self._address, self._trust)
+        return Store, (self._path, self._mode, self._address, self._trust, self._place)
 
 
 def _after_fork() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from stepwell.errors import MissingDependencyError, StepwellError
 from stepwell.schema import Feature
 from stepwell.store import Episode, Store
+from stepwell.store.marks import key_of_episode, num_lost_marks
 from stepwell.viewer.episodes import cameras_of, describe_episode, is_camera, is_drawn, numbers_of, schema_of
 from stepwell.viewer.frames import Frames
 from stepwell.viewer.histograms import Histograms
@@ -76,6 +77,7 @@ class _Pages:
         self.store, self.frames, self.edit = store, Frames(store), edit
         self.histograms_of = Histograms(store)
         self.lock = threading.Lock()
+        self._lost: tuple[tuple[bytes, ...], int] | None = None
 
     def episodes(self, request: Any) -> Answer:
         given = request.query_params
@@ -90,7 +92,8 @@ class _Pages:
             **_filter(given),
         )
         camera = next(iter(cameras_of(schema_of(self.store))), None)
-        return to_json({"name": self.store.name, "camera": camera, "edit": self.edit, **page})
+        about = {"name": self.store.name, "camera": camera, "edit": self.edit, "lost_marks": self._lost_marks()}
+        return to_json({**about, **page})
 
     def episode(self, request: Any) -> Answer:
         return to_json(describe_episode(self.store, self._episode(request)))
@@ -129,7 +132,7 @@ class _Pages:
     def mark(self, request: Any, value: dict[str, Any]) -> Answer:
         with self.lock:
             episode = self._episode(request)
-            if value.get("id") != str(self.store.episodes.origin[episode.index]):
+            if value.get("id") != key_of_episode(self.store, episode.index):
                 raise StepwellError(f"episode {episode.index} is another one by now. Open it again.")
             self.store.mark_episodes(episode.index, value.get("mark"), note=value.get("note"))
             return to_json(describe_episode(self.store, self.store[episode.index]))
@@ -139,6 +142,12 @@ class _Pages:
             chosen = choose_episodes(self.store.episodes, **_filter(request.query_params))
             path = save_selection(self.store, chosen, str(value.get("name", "")))
         return to_json({"path": str(path)})
+
+    def _lost_marks(self) -> int:
+        """Return how many marks are of episodes that are not there; looked for when there are other marks."""
+        if self._lost is None or self._lost[0] != self.store.marks.data:
+            self._lost = self.store.marks.data, num_lost_marks(self.store)
+        return self._lost[1]
 
     def _episode(self, request: Any) -> Episode:
         return self.store[request.path_params["index"]]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from stepwell.schema import Feature
 from stepwell.store import Episode, Store
+from stepwell.store.marks import key_of_episode
 from stepwell.viewer.listing import end_of
 
 __all__ = [
@@ -68,7 +69,7 @@ def describe_episode(store: Store, episode: Episode) -> dict[str, Any]:
     drawn = {name: schema[name] for name in schema if is_drawn(schema[name])}
     metadata = dict(episode.metadata)
     return {
-        "id": str(store.episodes.origin[episode.index]),
+        "id": key_of_episode(store, episode.index),
         "mark": str(metadata.pop("mark", "")),
         "note": str(metadata.pop("note", "")),
         "length": episode.length,

@@ -42,9 +42,12 @@ def commands_for(store: Store, episodes: npt.NDArray[np.int64]) -> dict[str, str
         path, new = shlex.quote(directory), shlex.quote(f"{directory.removesuffix('.well')}-parts")
         found["copy them"] = f"stepwell split {path} {new} chosen={','.join(ranges)}"
         found["delete them"] = f"stepwell rm {path} {' '.join(ranges)}"
-    if len(ranges) == 1 and store.address is not None:
+    if store.address is not None:
         first, last = int(episodes[0]), int(episodes[-1])
-        found["convert them"] = f"stepwell convert {shlex.quote(place)} chosen.well --episodes {first}:{last + 1}"
+        chosen = f"--where 'episode_index in ({', '.join(map(str, episodes.tolist()))})'"
+        chosen = f"--episodes {first}:{last + 1}" if len(ranges) == 1 else chosen
+        if len(chosen) < MAX_WORDS:
+            found["convert them"] = f"stepwell convert {shlex.quote(place)} chosen.well {chosen}"
     found["Python"] = f'stepwell.View(stepwell.open({place!r}, mode="r"), {_python(episodes)})'
     return found
 

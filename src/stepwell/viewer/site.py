@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ PAGE = Path(__file__).parent / "page"
 MEDIA = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'",
+    # pages of others, those of other ports of this machine too, can neither show nor open what is here
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
@@ -54,6 +57,8 @@ class Site:
         def respond(request: Any) -> Any:
             if not self._is_known(request):
                 return self._refused("the token in the address is missing or wrong", 403)
+            if not _is_from_here(request.headers):
+                return self._refused("data are given to the page of this server alone", 403)
             try:
                 body, media = answer(request)
             except (StepwellError, ValueError) as error:
@@ -114,11 +119,16 @@ class Site:
         return self._response(text, status, headers=HEADERS, media_type="text/plain")
 
 
+def _is_from_here(headers: Mapping[str, str], sites: Collection[str] = ("same-origin", "none")) -> bool:
+    """Whether a request comes from a page of this server, or was typed, as far as the browser says it."""
+    site, origin = headers.get("sec-fetch-site", "same-origin"), headers.get("origin")
+    return site in sites and (origin is None or origin.partition("://")[2] == headers.get("host"))
+
+
 def _is_own(headers: Mapping[str, str]) -> bool:
     """Whether a change comes from a page of this server: browsers say so, and ask first before they send JSON."""
-    site, origin = headers.get("sec-fetch-site", "same-origin"), headers.get("origin")
     is_json = headers.get("content-type", "").partition(";")[0].strip() == "application/json"
-    return is_json and site == "same-origin" and (origin is None or origin.partition("://")[2] == headers.get("host"))
+    return is_json and _is_from_here(headers, ("same-origin",))
 
 
 def to_json(value: Any) -> Answer:

@@ -180,7 +180,12 @@ def _episode_line(number: int, mine: _Listed, theirs: _Listed, with_metadata: bo
     if with_metadata:
         names += [name for name in {**mine.facts, **theirs.facts} if name not in FACTS]
     differing = [name for name in names if _text(mine.facts, name) != _text(theirs.facts, name)]
-    told = [f"{name} {_short(_text(mine.facts, name))} and {_short(_text(theirs.facts, name))}" for name in differing]
+    # a name of metadata may have ends of lines
+    told = [
+        f"{json.dumps(name, ensure_ascii=False)[1:-1]} {_short(_text(mine.facts, name))} and "
+        f"{_short(_text(theirs.facts, name))}"
+        for name in differing
+    ]
     if mine.episode.has_final != theirs.episode.has_final:
         told.append(f"a final row only in the {'first' if mine.episode.has_final else 'second'}")
     if not told:

@@ -38,7 +38,8 @@ from stepwell.sizes import counted
 from stepwell.store import Store
 from stepwell.store.episodes import Episode, EpisodeTable
 from stepwell.store.layout import ordinals_of_keys
-from stepwell.store.marks import MarkedColumns, metadata_reader
+from stepwell.store.mark_keys import MarkedColumns
+from stepwell.store.marks import metadata_reader
 from stepwell.store.records import births_of
 from stepwell.store.snapshot import MetadataLines, SegmentList, columns_of
 from stepwell.windows.conditions import Condition, Names, facts_of
@@ -128,7 +129,7 @@ def unpack_episodes(store: Store, packed: PackedEpisodes) -> tuple[SegmentList, 
     for name, values in found.items():
         columns[name] = np.empty(packed.num_episodes, values.dtype)
         columns[name][plain], columns[name][packed.others] = values, others[name]
-    marked = MarkedColumns(columns["segment"], columns["record"], columns["origin"], columns["length"])
+    marked = MarkedColumns(*(columns[name] for name in MarkedColumns._fields))
     table = EpisodeTable(**columns, read_metadata=metadata_reader(segments, MetadataLines(), store.marks, marked))
     chosen = packed.chosen
     is_chosen = np.ones(len(table), np.bool_) if chosen is None else _unpack_bits(chosen, len(table))

@@ -1,5 +1,6 @@
 "use strict";
 const COUNT = 100, REFRESH_MS = 3000;
+const isNarrow = matchMedia("(max-width: 800px)");
 // figures whose step the browser decoded itself
 let painted = new Map();
 let isEditable = false, first = 0, shown = null, isPlaying = false, listed = "", asked = 0;
@@ -22,6 +23,7 @@ async function list() {
   const page = JSON.parse(text);
   $("name").textContent = page.name;
   $("total").textContent = `${page.total} episodes, from ${first}`;
+  $("lost").textContent = page.lost_marks ? `marks of episodes that are not here, deleted or left out by options: ${page.lost_marks}` : "";
   $("back").disabled = first === 0;
   $("on").disabled = first + COUNT >= page.total;
   $("rows").replaceChildren(...page.episodes.map((each) => rowOf(each, page.camera)));
@@ -46,7 +48,8 @@ function rowOf(each, camera) {
   const end = element("td", `${each.end} `);
   end.append(element("span", each.mark, `mark ${each.mark}`));
   row.append(thumbnail, element("td", each.index), element("td", each.length), end, element("td", told(each.metadata)));
-  row.onclick = () => open(each.index).catch(fail);
+  // where the list is above the episode and not beside it, the episode would come out of sight
+  row.onclick = () => open(each.index).then(() => { if (isNarrow.matches) $("episode").scrollIntoView(); }).catch(fail);
   row.onkeydown = (event) => { if (event.key === "Enter") row.onclick(); };
   return row;
 }

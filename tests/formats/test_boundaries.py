@@ -11,7 +11,7 @@ import stepwell
 from stepwell import convert
 from stepwell.errors import FormatError, StepwellError, UntrustedFileError
 from stepwell.formats.registry import readers_of
-from stepwell.formats.source_files import check_boundaries
+from stepwell.formats.source_paths import check_boundaries
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from stepwell.errors import FormatError
 from stepwell.files.local_files import read_regular
-from stepwell.formats.source_files import check_boundaries
+from stepwell.formats.source_paths import check_boundaries
 from stepwell.testing import check_strangers, evil_copies
 
 

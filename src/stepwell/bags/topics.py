@@ -44,7 +44,7 @@ from stepwell.bags.ros_messages import MessageReader
 from stepwell.errors import DecodeError, FormatError
 from stepwell.formats.options import names_of
 from stepwell.formats.reader import Reader, left_out, store_schema, warn_of_left_out
-from stepwell.formats.source_files import natural
+from stepwell.formats.source_paths import natural
 from stepwell.json_text import parse_json
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpans, span_feature

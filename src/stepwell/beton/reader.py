@@ -21,7 +21,7 @@ from stepwell.files.local_files import read_regular
 from stepwell.formats.options import renames_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
-from stepwell.formats.source_files import source_files
+from stepwell.formats.source_paths import source_files
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Feature, Schema

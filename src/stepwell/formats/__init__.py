@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from stepwell.formats.conversion import convert, import_dataset
     from stepwell.formats.reader import Reader
     from stepwell.formats.registry import find_reader, open_reader, reader_names, register_reader
-    from stepwell.formats.source_files import source_files
+    from stepwell.formats.source_paths import source_files
     from stepwell.formats.splits import even_splits, split_indices
     from stepwell.references.file_spans import FileSpans, span_feature
 
@@ -30,7 +30,7 @@ _HOMES: dict[str, str] = {
     "open_reader": "stepwell.formats.registry",
     "reader_names": "stepwell.formats.registry",
     "register_reader": "stepwell.formats.registry",
-    "source_files": "stepwell.formats.source_files",
+    "source_files": "stepwell.formats.source_paths",
     "span_feature": "stepwell.references.file_spans",
     "split_indices": "stepwell.formats.splits",
 }

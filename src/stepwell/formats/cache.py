@@ -60,7 +60,7 @@ from stepwell.formats.registry import (
     reader_of,
     told_address,
 )
-from stepwell.formats.source_files import Entry, check_boundaries, digest_of, entries_of
+from stepwell.formats.source_paths import Entry, check_boundaries, digest_of, entries_of
 from stepwell.json_text import parse_json, seal_json
 from stepwell.progress import make_bar
 from stepwell.recorders.write import write_episodes

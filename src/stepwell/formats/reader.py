@@ -24,7 +24,7 @@ from stepwell.codecs.jpeg import TRANSFORMS
 from stepwell.errors import FormatError, LeftOutWarning, SchemaError
 from stepwell.files.addresses import is_remote
 from stepwell.formats.options import names_of, option_key
-from stepwell.formats.source_files import walked
+from stepwell.formats.source_paths import walked
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpanCodec
 from stepwell.schema import Feature, Schema

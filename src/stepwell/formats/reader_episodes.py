@@ -19,7 +19,7 @@ import numpy.typing as npt
 from stepwell.codecs import codec_class
 from stepwell.errors import FormatError
 from stepwell.formats.reader import Reader
-from stepwell.formats.source_files import digest_of, entries_of
+from stepwell.formats.source_paths import digest_of, entries_of
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_codec import FileCodec
 from stepwell.references.file_spans import SPAN_DTYPE, FileSpans

@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, urlsplit
 from stepwell.errors import FormatError, UntrustedFileError, did_you_mean
 from stepwell.files.addresses import SCHEME, is_remote, path_of_file, plain_address
 from stepwell.formats.reader import Reader
-from stepwell.formats.source_files import check_boundaries, check_regular
+from stepwell.formats.source_paths import check_boundaries, check_regular
 from stepwell.references.trusted_paths import Trust
 
 __all__ = [

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from stepwell.errors import FormatError, StepwellError
 from stepwell.files.addresses import cache_directory
 from stepwell.formats.cache import CachedStore
-from stepwell.formats.source_files import check_boundaries, digest_of, walked
+from stepwell.formats.source_paths import check_boundaries, digest_of, walked
 from stepwell.lerobot.hub import locate, parse_source
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.metadata import Metadata, read_info, select_episodes

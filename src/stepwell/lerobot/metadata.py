@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError
-from stepwell.formats.source_files import check_boundaries
+from stepwell.formats.source_paths import check_boundaries
 from stepwell.lerobot.info import INFO_PATH, DatasetInfo
 from stepwell.lerobot.meta_files import EpisodeRecords, read_episodes, read_json, read_tasks
 from stepwell.references.trusted_paths import Trust

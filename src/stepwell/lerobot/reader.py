@@ -26,7 +26,7 @@ from stepwell.codecs import make_codec
 from stepwell.files.file_locks import FileLock, lock_file
 from stepwell.formats.reader import Reader, store_schema
 from stepwell.formats.registry import register_reader
-from stepwell.formats.source_files import digest_of, walked
+from stepwell.formats.source_paths import digest_of, walked
 from stepwell.lerobot.hub import locate_meta, needed_files, parse_source
 from stepwell.lerobot.info import INFO_PATH, FeatureInfo
 from stepwell.lerobot.mapped_stores import FileRows, mapped_schema, read_files

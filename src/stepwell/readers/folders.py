@@ -34,7 +34,7 @@ from stepwell.formats.images import IMAGE_CODECS, channels_of, image_feature, im
 from stepwell.formats.options import flag_of, names_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
-from stepwell.formats.source_files import natural
+from stepwell.formats.source_paths import natural
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Array, Feature, Schema

@@ -28,7 +28,7 @@ from stepwell.formats.images import check_image, image_feature, image_head
 from stepwell.formats.options import names_of, renames_of
 from stepwell.formats.reader import Reader, left_out, store_schema, warn_of_left_out, with_told_finals
 from stepwell.formats.registry import register_reader
-from stepwell.formats.source_files import natural
+from stepwell.formats.source_paths import natural
 from stepwell.readers.hdf5 import (
     Hdf5Files,
     can_stay,

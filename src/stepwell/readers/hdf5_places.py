@@ -11,7 +11,7 @@ from typing import Any
 
 from stepwell.errors import FormatError, UntrustedFileError
 from stepwell.files.local_files import read_regular
-from stepwell.formats.source_files import natural
+from stepwell.formats.source_paths import natural
 from stepwell.json_text import parse_json
 from stepwell.readers.hdf5 import SUFFIXES
 

@@ -31,7 +31,7 @@ from stepwell.formats.images import channels_of
 from stepwell.formats.options import names_of
 from stepwell.formats.reader import Reader, check_told_apart, store_schema
 from stepwell.formats.registry import register_reader
-from stepwell.formats.source_files import warn_of_gaps
+from stepwell.formats.source_paths import warn_of_gaps
 from stepwell.json_text import parse_json
 from stepwell.readers.arrow import SUFFIXES, ArrowFiles, column_feature, leaf_column, leaf_names, naming, values_of
 from stepwell.recorders.sources import EpisodeData

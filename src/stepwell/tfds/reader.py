@@ -23,7 +23,7 @@ from stepwell.files.addresses import is_remote
 from stepwell.formats.options import flag_of, names_of, option_key, renames_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
-from stepwell.formats.source_files import walked
+from stepwell.formats.source_paths import walked
 from stepwell.formats.splits import Split
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpans, span_feature

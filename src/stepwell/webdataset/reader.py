@@ -113,7 +113,7 @@ class WebDatasetReader(Reader):
 
     Args:
         source: shards: paths or addresses with braces, globs, a directory, several of them joined by ``::``; see
-            `stepwell.formats.source_files.source_files`. Those of other machines are fetched into the cache.
+            `stepwell.formats.source_files`. Those of other machines are fetched into the cache.
         endings: that are read, ``["jpg", "cls"]`` or ``"jpg,cls"``; default all.
         ignore: endings that are not.
         rename: names of features for endings: ``{"jpg": "image", "cls": "label"}`` or ``"jpg=image,cls=label"``;

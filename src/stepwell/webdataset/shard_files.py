@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from stepwell.errors import FormatError
 from stepwell.files.addresses import is_remote
 from stepwell.files.local_files import read_regular
-from stepwell.formats.source_files import MAGIC, named_texts, names_files, source_files, warn_of_gaps
+from stepwell.formats.source_paths import MAGIC, named_texts, names_files, source_files, warn_of_gaps
 from stepwell.json_text import parse_json
 
 __all__ = [

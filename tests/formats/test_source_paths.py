@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.errors import DatasetNotFoundError, FormatError
-from stepwell.formats.source_files import (
+from stepwell.formats import source_paths
+from stepwell.formats.source_paths import (
     digest_of,
     expand_braces,
     names_files,
@@ -19,8 +19,6 @@ from stepwell.formats.source_files import (
     walked,
 )
 
-# the package has a function of this name
-source_files_module = sys.modules[source_files.__module__]
 TAR = (".tar",)
 
 
@@ -102,7 +100,7 @@ def test_file_addresses_are_paths(tmp_path: Path) -> None:
 
 
 def test_what_names_nothing_or_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_files_module, "MAX_FILES", 1000)
+    monkeypatch.setattr(source_paths, "MAX_FILES", 1000)
     with pytest.raises(DatasetNotFoundError, match=r"no files fit .*\*\.tar"):
         source_files(f"{tmp_path}/*.tar", TAR)
     with pytest.raises(DatasetNotFoundError, match=r"no files of \.tar in"):

@@ -22,7 +22,7 @@ from stepwell.errors import (
     SchemaError,
     StoreBusyError,
 )
-from stepwell.lerobot import LeRobotDatasetMetadata, editing, edits, video_edits
+from stepwell.lerobot import LeRobotDatasetMetadata, camera_writing, editing, edits, video_edits
 from stepwell.lerobot.auditing import audit
 from stepwell.lerobot.in_place import open_in_place
 from stepwell.lerobot.meta_files import read_subtasks
@@ -237,6 +237,56 @@ def test_packets_of_episodes_that_follow_each_other_stay_between_key_frames(odd,
     assert_episodes(tmp_path / "first", before[:3])
     for each in ("merged", "rest", "first"):
         assert faults(tmp_path / each) <= {"video-no-key"}
+
+
+# range, matrix, primaries and transfer; the last is what yuvj420p is
+COLOURS = [(1, 1, 1, 1), (1, 5, 5, 6), (2, 5, 5, 6)]
+
+
+def film(path, colours, num_frames=12):
+    """Encode a moving pattern of coloured blocks, with B-frames, in the place of an mp4 file."""
+    av = pytest.importorskip("av")
+    blocks = np.random.default_rng(0).integers(0, 255, (4, 6, 3)).astype(np.uint8).repeat(8, 0).repeat(8, 1)
+    with av.open(str(path), "w", format="mp4") as file:
+        stream = file.add_stream("libx264", rate=10, options={"crf": "12", "bf": "2", "g": "6"})
+        stream.height, stream.width, stream.pix_fmt = 32, 48, "yuv420p"
+        context = stream.codec_context
+        context.color_range, context.colorspace, context.color_primaries, context.color_trc = colours
+        for number in range(num_frames):
+            frame = av.VideoFrame.from_ndarray(np.roll(blocks, 3 * number, 1), "rgb24")
+            file.mux(stream.encode(frame.reformat(format="yuv420p", dst_color_range=colours[0])))
+        file.mux(stream.encode(None))
+    return path
+
+
+def colours_of(path):
+    av = pytest.importorskip("av")
+    with av.open(str(path)) as file:
+        next(file.decode(video=0))
+        context = file.streams.video[0].codec_context
+        found = context.color_range, context.colorspace, context.color_primaries, context.color_trc
+        return tuple(map(int, found))
+
+
+@pytest.mark.parametrize("colours", COLOURS)
+def test_a_video_encoded_anew_loses_by_the_codec_alone(colours, tmp_path, monkeypatch):
+    root = make(tmp_path / "a", cameras={SIDE: ("video", (32, 48))}, lengths=[5, 7], files=1)
+    film(next(root.rglob("*.mp4")), colours)
+
+    def frames(place):
+        return np.concatenate([each[SIDE] for each in contents(place)]).astype(float)
+
+    def psnr(name):
+        video_edits.reencode(root, video={"encoder": "h264", "gop": 4, "crf": 5}, target=tmp_path / name, workers=1)
+        return 10 * np.log10(255**2 / np.mean((frames(tmp_path / name) - before) ** 2))
+
+    before = frames(root)
+    by_samples = psnr("b")
+    monkeypatch.setattr(camera_writing, "_decoded_frames", lambda *_: None)
+    # edges of colours do not survive a second conversion
+    assert by_samples > psnr("c") + 10
+    assert colours_of(next((tmp_path / "b").rglob("*.mp4"))) == colours
+    assert colours_of(next((tmp_path / "c").rglob("*.mp4"))) == COLOURS[0]
 
 
 def test_an_encoding_that_failed_goes_on_with_what_is_done(tmp_path, monkeypatch):

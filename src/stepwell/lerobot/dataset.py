@@ -143,6 +143,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
     # whether, as in lerobot 0.4, add_frame goes on with a dataset that was opened to be read, and a new one has items
     # before it is final; see install()
     goes_on_when_opened: ClassVar[bool] = False
+    _is_of_hub = False
 
     def __init__(  # noqa: PLR0917
         self,
@@ -200,6 +201,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         self.episodes = None if episodes is None else [operator.index(episode) for episode in episodes]
         origin = view.stores[0].metadata.get("lerobot", {})
         self.root = Path(origin["root"]) if "root" in origin else None
+        self._is_of_hub = self.root is not None and origin.get("repo_id") is not None
         named = os.fspath(repo_id) if isinstance(repo_id, str | os.PathLike) else "://"
         place = self.root or view.stores[0].path
         self.repo_id = str(origin.get("repo_id") or (named if "://" not in named else place.name))
@@ -707,6 +709,11 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         """
         files = self._meta.files
         return files if self.episodes is None else replace(files, selected=np.unique(self.episodes))
+
+    @property
+    def hub_files(self) -> Metadata | None:
+        """What the files say, of a dataset that is in the cache of the hub; None of others."""
+        return self.selected_files if self._is_of_hub else None
 
     @property
     def seed(self) -> int:

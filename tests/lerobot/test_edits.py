@@ -11,17 +11,18 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("av")
 
-from stepwell import create
+from stepwell import View, convert, create, open
 from stepwell.cli.main import main
 from stepwell.errors import (
     DatasetNotFoundError,
     DecodeError,
     EpisodeNotFoundError,
     FeatureNotFoundError,
+    LeftOutWarning,
     SchemaError,
     StoreBusyError,
 )
-from stepwell.lerobot import LeRobotDatasetMetadata, editing, edits, video_edits
+from stepwell.lerobot import LeRobotDatasetMetadata, camera_writing, editing, edits, video_edits
 from stepwell.lerobot.auditing import audit
 from stepwell.lerobot.in_place import open_in_place
 from stepwell.lerobot.meta_files import read_subtasks
@@ -238,6 +239,56 @@ def test_packets_of_episodes_that_follow_each_other_stay_between_key_frames(odd,
         assert faults(tmp_path / each) <= {"video-no-key"}
 
 
+# range, matrix, primaries and transfer; the last is what yuvj420p is
+COLOURS = [(1, 1, 1, 1), (1, 5, 5, 6), (2, 5, 5, 6)]
+
+
+def film(path, colours, num_frames=12):
+    """Encode a moving pattern of coloured blocks, with B-frames, in the place of an mp4 file."""
+    av = pytest.importorskip("av")
+    blocks = np.random.default_rng(0).integers(0, 255, (4, 6, 3)).astype(np.uint8).repeat(8, 0).repeat(8, 1)
+    with av.open(str(path), "w", format="mp4") as file:
+        stream = file.add_stream("libx264", rate=10, options={"crf": "12", "bf": "2", "g": "6"})
+        stream.height, stream.width, stream.pix_fmt = 32, 48, "yuv420p"
+        context = stream.codec_context
+        context.color_range, context.colorspace, context.color_primaries, context.color_trc = colours
+        for number in range(num_frames):
+            frame = av.VideoFrame.from_ndarray(np.roll(blocks, 3 * number, 1), "rgb24")
+            file.mux(stream.encode(frame.reformat(format="yuv420p", dst_color_range=colours[0])))
+        file.mux(stream.encode(None))
+    return path
+
+
+def colours_of(path):
+    av = pytest.importorskip("av")
+    with av.open(str(path)) as file:
+        next(file.decode(video=0))
+        context = file.streams.video[0].codec_context
+        found = context.color_range, context.colorspace, context.color_primaries, context.color_trc
+        return tuple(map(int, found))
+
+
+@pytest.mark.parametrize("colours", COLOURS)
+def test_a_video_encoded_anew_loses_by_the_codec_alone(colours, tmp_path, monkeypatch):
+    root = make(tmp_path / "a", cameras={SIDE: ("video", (32, 48))}, lengths=[5, 7], files=1)
+    film(next(root.rglob("*.mp4")), colours)
+
+    def frames(place):
+        return np.concatenate([each[SIDE] for each in contents(place)]).astype(float)
+
+    def psnr(name):
+        video_edits.reencode(root, video={"encoder": "h264", "gop": 4, "crf": 5}, target=tmp_path / name, workers=1)
+        return 10 * np.log10(255**2 / np.mean((frames(tmp_path / name) - before) ** 2))
+
+    before = frames(root)
+    by_samples = psnr("b")
+    monkeypatch.setattr(camera_writing, "_decoded_frames", lambda *_: None)
+    # edges of colours do not survive a second conversion
+    assert by_samples > psnr("c") + 10
+    assert colours_of(next((tmp_path / "b").rglob("*.mp4"))) == colours
+    assert colours_of(next((tmp_path / "c").rglob("*.mp4"))) == COLOURS[0]
+
+
 def test_an_encoding_that_failed_goes_on_with_what_is_done(tmp_path, monkeypatch):
     root = make(tmp_path / "a", "v2.1", cameras={SIDE: ("video", (32, 48))})
     before, real, calls = contents(root), video_edits.encoded_packets, []
@@ -398,30 +449,130 @@ def test_annotations_are_added_and_kept(tmp_path, capsys):
     assert "line 1 is no list" in capsys.readouterr().err
 
 
+OPERATORS = ["by 0", "by 1", "by 2"]
+
+
+def with_columns(root, **columns):
+    """Put further columns, and further entries of info.json, into a dataset."""
+    pq = pytest.importorskip("pyarrow.parquet")
+    info = json.loads((root / "meta/info.json").read_text())
+    info |= {"licence": "mit", "splits": {"train": "0:2", "val": "2:3"}}
+    info["features"]["action"]["unit"] = "rad"
+    (root / "meta/info.json").write_text(json.dumps(info))
+    for path in (root / "meta/episodes").rglob("*.parquet"):
+        table = pq.read_table(path)
+        for name, values in columns.items():
+            table = table.append_column(name, [[values[number] for number in table["episode_index"].to_pylist()]])
+        pq.write_table(table, path)
+    lines = root / "meta/episodes.jsonl"
+    if lines.exists():
+        found = [json.loads(line) for line in lines.read_text().splitlines()]
+        for line in found:
+            line |= {name: values[line["episode_index"]] for name, values in columns.items()}
+        lines.write_text("".join(f"{json.dumps(line)}\n" for line in found))
+    return root
+
+
+def columns_of(root, *names):
+    episodes = LeRobotDatasetMetadata("me/a", root).episodes
+    return [list(episodes[name]) for name in names]
+
+
 @VERSIONS
 def test_further_columns_of_the_table_of_episodes_are_kept_and_read(version, tmp_path):
-    pq = pytest.importorskip("pyarrow.parquet")
-    root = make(tmp_path / "a", version, cameras={}, lengths=[3, 2, 4])
-    if version == "v3.0":
-        for path in (root / "meta/episodes").rglob("*.parquet"):
-            table = pq.read_table(path)
-            names = [f"by {number}" for number in table["episode_index"].to_pylist()]
-            pq.write_table(table.append_column("operator", [names]), path)
-    else:
-        path = root / "meta/episodes.jsonl"
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        named = [{**line, "operator": f"by {line['episode_index']}"} for line in lines]
-        path.write_text("".join(f"{json.dumps(line)}\n" for line in named))
-
-    def operators(root):
-        return LeRobotDatasetMetadata("me/a", root).episodes["operator"]
-
-    assert operators(root) == ["by 0", "by 1", "by 2"]
+    root = with_columns(make(tmp_path / "a", version, cameras={}, lengths=[3, 2, 4]), operator=OPERATORS)
+    assert columns_of(root, "operator") == [OPERATORS]
     edits.delete(root, [1], tmp_path / "deleted")
     edits.merge([root, tmp_path / "deleted"], tmp_path / "merged")
-    assert operators(tmp_path / "merged") == ["by 0", "by 1", "by 2", "by 0", "by 2"]
+    assert columns_of(tmp_path / "merged", "operator") == [[*OPERATORS, "by 0", "by 2"]]
     edits.change_tasks(root, task="else")
     assert LeRobotDatasetMetadata("me/a", root).episodes[2]["operator"] == "by 2"
+
+
+@VERSIONS
+@pytest.mark.parametrize("in_place", [True, False])
+def test_all_written_anew_keeps_what_the_format_does_not_know(version, in_place, tmp_path):
+    columns = {
+        "operator": OPERATORS,
+        "score": [0.5, None, 2.0],
+        "is_good": [True, False, None],
+        "notes": [["a"], [], ["b", "c"]],
+        "place": [{"x": 1, "y": 2.5}, {"x": 2, "y": 0.5}, None],
+    }
+    root = with_columns(make(tmp_path / "a", version, lengths=[3, 2, 4]), **columns)
+    (root / "README.md").write_text("card")
+    before = contents(root)
+    with open_in_place(root) as store:
+        assert [episode.metadata.get("operator") for episode in store] == OPERATORS
+        assert "score" not in store[1].metadata
+    target = None if in_place else tmp_path / "b"
+    found = edits.rewrite(root, target)
+    assert_episodes(found, before)
+    assert columns_of(found, *columns) == list(columns.values())
+    info = Metadata.load(found).info.raw
+    assert info["licence"] == "mit" and info["splits"] == {"train": "0:2", "val": "2:3"}
+    assert info["features"]["action"]["unit"] == "rad"
+    assert (found / "README.md").read_text() == "card"
+    # of other episodes splits would name other ones
+    with open_in_place(found) as store:
+        write_dataset(View(store, [0, 2]), tmp_path / "c", version=version)
+    assert columns_of(tmp_path / "c", "operator") == [["by 0", "by 2"]]
+    assert Metadata.load(tmp_path / "c").info.raw["splits"] == {"train": "0:2"}
+    assert faults(found) == faults(tmp_path / "c") == set()
+
+
+def test_metadata_of_any_store_become_columns_and_what_cannot_is_named(tmp_path):
+    told = [{"seed": 1, "pose": {"x": 1}, "mixed": 1}, {"seed": 2, "pose": {"y": []}, "mixed": "two", "length": 9}]
+    with create(tmp_path / "a.well", {"action": Array((2,))}, fps=10) as store:
+        with store.writer() as writer:
+            for each in told:
+                writer.add_episode({"action": np.zeros((3, 2), np.float32)}, task="T", **each)
+        with pytest.warns(LeftOutWarning, match=r"'length': left out, the format has columns"):
+            write_dataset(store, tmp_path / "a")
+        # a dataset that is appended to keeps its columns: the reader of lerobot wants the same in all files
+        with pytest.warns(LeftOutWarning, match=r"'length': left out, the table of episodes has other ones"):
+            write_dataset(store, tmp_path / "a", append=True)
+    seeds, poses, mixed = columns_of(tmp_path / "a", "seed", "pose", "mixed")
+    assert seeds == [1, 2] * 2 and [json.loads(pose) for pose in poses] == [{"x": 1}, {"y": []}] * 2
+    assert mixed == ["1", '"two"'] * 2
+    with open_in_place(tmp_path / "a") as store:
+        assert [episode.metadata["seed"] for episode in store] == [1, 2, 1, 2]
+    convert(tmp_path / "a", tmp_path / "b.well", workers=1)
+    with open(tmp_path / "b.well") as store:
+        assert store[3].metadata["seed"] == 2
+
+
+def test_what_an_edit_does_not_keep_is_named(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    root = make(tmp_path / "a", cameras={}, lengths=[3, 2])
+    path = next((root / "data").rglob("*.parquet"))
+    table = pa.parquet.read_table(path)
+    pa.parquet.write_table(table.append_column("extra", [list(range(len(table)))]), path)
+    tasks = pa.parquet.read_table(root / "meta/tasks.parquet")
+    pa.parquet.write_table(tasks.append_column("level", [list(range(len(tasks)))]), root / "meta/tasks.parquet")
+    for edit in (lambda target: edits.delete(root, [0], target), lambda target: edits.rewrite(root, target)):
+        target = tmp_path / ("c" if (tmp_path / "b").exists() else "b")
+        with pytest.warns(LeftOutWarning) as caught:
+            edit(target)
+        texts = " ".join(str(each.message) for each in caught)
+        assert "columns of data files: extra: left out" in texts and "columns of tasks: level: left out" in texts
+    (tmp_path / "b/README.md").write_text("card")
+    with pytest.warns(LeftOutWarning, match=r"files: README.md: left out"):
+        edits.merge([tmp_path / "b", tmp_path / "c"], tmp_path / "m")
+
+
+def test_columns_of_merged_tables_are_joined(tmp_path):
+    one = with_columns(make(tmp_path / "a", cameras={}, lengths=[3, 2, 4]), score=[1, 2, 3], operator=OPERATORS)
+    two = with_columns(make(tmp_path / "b", cameras={}, lengths=[3, 2, 4]), score=[0.5, 1.5, 2.5], place=["x"] * 3)
+    edits.merge([one, two], tmp_path / "m")
+    assert columns_of(tmp_path / "m", "score", "operator", "place") == [
+        [1, 2, 3, 0.5, 1.5, 2.5],
+        [*OPERATORS, None, None, None],
+        [None, None, None, "x", "x", "x"],
+    ]
+    three = with_columns(make(tmp_path / "c", cameras={}, lengths=[3, 2, 4]), score=["a", "b", "c"])
+    with pytest.raises(SchemaError, match="a column of another type"):
+        edits.merge([one, three], tmp_path / "n")
 
 
 def test_wrong_requests_say_what_is_allowed_and_change_nothing(tmp_path):

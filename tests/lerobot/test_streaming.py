@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from stepwell.errors import DatasetNotFoundError
 from stepwell.lerobot import LeRobotDataset, StreamingLeRobotDataset
-from stepwell.testing import tiny_lerobot
+from stepwell.lerobot.streaming import FILES_AHEAD, chunks_of_fetched
+from stepwell.testing import HubServer, tiny_lerobot
 
 LENGTHS = [7, 5, 6, 4, 8]
 
@@ -134,3 +136,83 @@ def test_what_cannot_be_streamed_is_refused(root: Path) -> None:
         StreamingLeRobotDataset("me/tiny", root, repo_type="bucket")
     with pytest.raises(ValueError, match="buffer_size must be at least 1, got 0"):
         StreamingLeRobotDataset("me/tiny", root, buffer_size=0)
+
+
+# from the hub
+
+
+REPO, TOP = "me/films", "observation.images.top"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    pytest.importorskip("av")
+    pytest.importorskip("huggingface_hub")
+    made = tiny_lerobot(tmp_path / "films", version="v2.1", cameras={TOP: ("video", (16, 16))}, lengths=[2] * 20)
+    with HubServer({REPO: {"main": made, "v2.1": made}}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+def videos(server: HubServer) -> list[str]:
+    return [name for name in server.files if name.endswith(".mp4")]
+
+
+def test_videos_of_the_hub_come_as_items_need_them(hub: HubServer, tmp_path: Path) -> None:
+    options = {"cache_dir": tmp_path / "cache", "buffer_size": 1, "max_num_shards": 2}
+    stream = StreamingLeRobotDataset(REPO, **options)
+    assert not videos(hub)
+    items = iter(stream)
+    first = next(items)
+    begun = len(set(videos(hub)))
+    assert 1 <= begun <= FILES_AHEAD + 1 < 20
+    rest = [first, *items]
+    assert len(videos(hub)) == len(set(videos(hub))) == 20
+    # the order and the items of one whose files are all there
+    whole = StreamingLeRobotDataset("me/films", tmp_path / "films", buffer_size=1, max_num_shards=2)
+    for mine, theirs in zip(rest, whole, strict=True):
+        assert mine.keys() == theirs.keys()
+        assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
+    # the cache keeps them, also for others
+    hub.requests.clear()
+    assert numbers(StreamingLeRobotDataset(REPO, **options)) == [int(item["index"]) for item in rest]
+    assert not hub.files
+    assert len(StreamingLeRobotDataset(REPO, **options, local_files_only=True).dataset) == 40
+
+
+def test_workers_share_what_is_fetched(hub: HubServer, tmp_path: Path) -> None:
+    stream = StreamingLeRobotDataset(REPO, cache_dir=tmp_path / "cache", buffer_size=16)
+    loader = DataLoader(stream, batch_size=None, num_workers=2)
+    assert sorted(int(item["index"]) for item in loader) == list(range(40))
+    assert set(videos(hub)) == {f"videos/chunk-000/{TOP}/episode_{n:06d}.mp4" for n in range(20)}
+
+
+def test_a_file_that_does_not_come_is_named_and_the_next_try_goes_on(hub: HubServer, tmp_path: Path) -> None:
+    stream = StreamingLeRobotDataset(REPO, cache_dir=tmp_path / "cache", buffer_size=1, max_num_shards=1)
+    items = iter(stream)
+    next(items)
+    hub.failing = 503
+    with pytest.raises(DatasetNotFoundError, match=r"\.mp4 of me/films cannot be fetched"):
+        list(items)
+    hub.failing = None
+    stream.set_epoch(0)
+    had = set(videos(hub))
+    assert len(numbers(stream)) == 40
+    assert had and len(set(videos(hub))) == 20
+
+
+def test_fetching_ahead_is_bounded() -> None:
+    asked: list[str] = []
+
+    class Fetched:
+        def fetch(self, names: list[str], *, progress: bool) -> None:
+            asked.extend(names)
+
+    given: list[int] = []
+    chunks = chunks_of_fetched(iter(range(500)), lambda number: [f"{number // 5}"], Fetched())
+    for chunk in chunks:
+        given += chunk
+        assert len(asked) <= given[-1] // 5 + 1 + FILES_AHEAD
+    assert given == list(range(500))
+    # by threads, each file once
+    assert sorted(asked, key=int) == [f"{number}" for number in range(100)]

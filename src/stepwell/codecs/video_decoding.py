@@ -11,7 +11,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -166,7 +166,15 @@ class FrameDecoder:
         self._channels = (3,) if shape[2:] == (3,) else ()
         self._dtype: Any = np.dtype("<u2") if is_deep else np.dtype(np.uint8)
 
-    def decode(  # noqa: PLR0912
+    @property
+    def colours(self) -> tuple[int, int, int, int]:
+        """Range, matrix, primaries and transfer of the stream, as libavutil numbers them; of a frame that came."""
+        context = self._context
+        is_full = str(context.pix_fmt).startswith("yuvj")
+        found = (context.color_range, context.colorspace, context.color_primaries, context.color_trc)
+        return FULL_RANGE if is_full else int(found[0]), int(found[1]), int(found[2]), int(found[3])
+
+    def decode(
         self,
         packets: Sequence[bytes | memoryview],
         head: bytes,
@@ -180,6 +188,35 @@ class FrameDecoder:
             head: of the stream.
             wanted: where to write which frames.
             kept: gets all frames that came, by number, as `write` takes them later.
+        """
+        came: set[int] = set()
+        for frame in self.frames(packets, head, wanted):
+            outs = () if frame.pts in came else wanted.get(frame.pts, ())
+            if kept is not None:
+                kept[frame.pts] = frame
+            came.add(frame.pts)
+            if outs:
+                self.write(frame, outs)
+        if not came.issuperset(wanted):
+            # those that nobody wants may have been left out
+            left = [number for number, outs in wanted.items() if outs and number not in came]
+            if left:
+                self.is_decoding = True
+                raise DecodeError(f"video: no frame {min(left)} came out of the {len(packets)} packets of the run.")
+        return came
+
+    def frames(
+        self,
+        packets: Sequence[bytes | memoryview],
+        head: bytes,
+        wanted: Mapping[int, Sequence[npt.NDArray[Any]]] | None = None,
+    ) -> Iterator[Any]:
+        """Yield PyAV's frames of a run's front as they come, by ``pts`` numbered as their packets.
+
+        Args:
+            packets: of the run's front.
+            head: of the stream.
+            wanted: by number; those that nobody wants may be left out. None: all are wanted.
         """
         self.is_decoding = True
         self._context.flush_buffers()
@@ -201,7 +238,7 @@ class FrameDecoder:
                 packet.pts = number
                 # a frame that no other needs, nor anybody, is not decoded: of H.264 with B-frames half of them. Other
                 # decoders leave out more, or look at this only when they are opened
-                is_skipped = self._can_skip and bool(wanted) and not wanted.get(number)
+                is_skipped = self._can_skip and bool(wanted) and not (wanted or {}).get(number)
                 if is_skipped != self._is_skipping:
                     self._context.skip_frame = "NONREF" if is_skipped else "DEFAULT"
                     self._is_skipping = is_skipped
@@ -213,19 +250,9 @@ class FrameDecoder:
             for frame in frames:
                 if frame.is_corrupt:
                     raise DecodeError(f"video: frame {frame.pts} of the run is damaged.")
-                outs = () if frame.pts in came else wanted.get(frame.pts, ())
-                if kept is not None:
-                    kept[frame.pts] = frame
                 came.add(frame.pts)
-                if outs:
-                    self.write(frame, outs)
-        if not came.issuperset(wanted):
-            # those that nobody wants may have been left out
-            left = [number for number, outs in wanted.items() if outs and number not in came]
-            if left:
-                raise DecodeError(f"video: no frame {min(left)} came out of the {len(packets)} packets of the run.")
+                yield frame
         self.is_decoding = False
-        return came
 
     def write(self, frame: Any, outs: Sequence[npt.NDArray[Any]]) -> None:
         """Convert a frame to the feature's colours and size, into each of some arrays."""

@@ -50,7 +50,7 @@ __all__ = [
 ]
 # any value does: rows have no times, and no rate is aimed at
 FRAMES_PER_SECOND = 30
-INTRA_PICTURE = 1
+NO_PICTURE, INTRA_PICTURE = 0, 1
 SVT_LOG_FATAL = "0"
 SVT_PRIORITY = 99
 SVT = "libsvtav1"
@@ -253,8 +253,9 @@ class VideoEncoder(RowEncoder):
     # environment's ``SVT_LOG`` says, which is set to fatal errors only unless it is set. It may stand still for ever:
     # after half a minute it is left behind, with its threads, and another one goes on with the run.
 
-    def __init__(self, settings: EncoderSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: EncoderSettings, colours: tuple[int, int, int, int] | None = None) -> None:
+        # colours: range, matrix, primaries and transfer of PyAV's frames that are put; None: arrays are
+        self._settings, self._colours = settings, colours
         self._context: Any = None
         self._reformatter: Any = None
         self._error: type[Exception] = Exception
@@ -283,7 +284,8 @@ class VideoEncoder(RowEncoder):
         context.pix_fmt = settings.pixel_format
         context.time_base, context.framerate = Fraction(1, FRAMES_PER_SECOND), FRAMES_PER_SECOND
         context.thread_count, context.gop_size = 1, MAX_GOP  # runs begin where `put` says
-        _set_colours(context, is_grey=settings.shape[2:] != (3,))
+        is_grey = settings.shape[2:] != (3,)
+        _set_colours(context, self._colours or (FULL_RANGE if is_grey else LIMITED_RANGE, BT709, BT709, BT709))
         context.options = _options(settings, kind)
         try:
             with ordinary_threads():
@@ -387,6 +389,8 @@ class VideoEncoder(RowEncoder):
         """Return a frame as the encoder takes it, in memory of its own."""
         import av
 
+        if self._colours is not None:
+            return self._as_decoded(value)
         if self._settings.is_deep:
             return _deep(np.asarray(value).reshape(*self._settings.shape[:2], 1))
         pixels = _padded(np.asarray(value, np.uint8).reshape(*self._settings.shape[:2], -1))
@@ -401,6 +405,17 @@ class VideoEncoder(RowEncoder):
             dst_color_range=LIMITED_RANGE,
             interpolation=SMOOTH,
         )
+
+    def _as_decoded(self, frame: Any) -> Any:
+        """Return a decoded frame to be encoded again: its samples stay, its type is the new encoder's choice."""
+        if frame.format.name != self._settings.pixel_format:
+            # yuvj420p is yuv420p of full range by its older name
+            frame = self._reformatter.reformat(
+                frame, format=self._settings.pixel_format, src_color_range=FULL_RANGE, dst_color_range=FULL_RANGE
+            )
+        frame.pict_type = NO_PICTURE
+        frame.time_base = Fraction(1, FRAMES_PER_SECOND)
+        return frame
 
 
 @contextmanager
@@ -426,10 +441,9 @@ def _threads() -> set[int]:
     return {int(task.name) for task in TASKS.iterdir()}
 
 
-def _set_colours(context: Any, *, is_grey: bool) -> None:
+def _set_colours(context: Any, colours: tuple[int, int, int, int]) -> None:
     """Say in the stream what its numbers mean: BT.709 of limited range, which players expect; grey of full range."""
-    context.colorspace = context.color_primaries = context.color_trc = BT709
-    context.color_range = FULL_RANGE if is_grey else LIMITED_RANGE
+    context.color_range, context.colorspace, context.color_primaries, context.color_trc = colours
 
 
 def _options(settings: EncoderSettings, kind: EncoderKind) -> dict[str, str]:

@@ -10,11 +10,12 @@
 from __future__ import annotations
 
 import io
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.image_files import read_image_head
-from stepwell.codecs.video_decoding import coded_size
+from stepwell.codecs.video_decoding import FrameDecoder, coded_size, open_decoder
 from stepwell.codecs.video_streams import StreamId, VideoRow, parse_row, stream_of
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode
@@ -297,14 +298,17 @@ def _named(episode: SourceEpisode, column: Column) -> Iterator[None]:
 
 
 def encoded_packets(episode: SourceEpisode, column: Column, encoding: Feature) -> EpisodePackets:
-    """Return the frames of an episode, encoded anew."""
-    from stepwell.codecs.video import VideoCodec
+    """Return the frames of an episode, encoded anew; samples of a video go to the encoder as they are decoded."""
+    from stepwell.codecs.video_encoding import EncoderSettings, VideoEncoder
 
+    settings = EncoderSettings.of(encoding)
+    decoded = _decoded_frames(episode, column, settings.pixel_format)
+    colours, frames = (None, _encoded_images(episode, column)) if decoded is None else decoded
     # one for each episode: bytes then depend neither on earlier episodes nor on the number of threads
-    encoder, rows = VideoCodec(encoding).encoder(), []
+    encoder, rows = VideoEncoder(settings, colours), []
     try:
-        for image in episode.images(column.source, column.feature):
-            rows += encoder.put(_in_colour(image) if column.depth is None else _codes(image, column))
+        for frame in frames:
+            rows += encoder.put(frame)
         rows += encoder.end()
     finally:
         encoder.close()
@@ -312,6 +316,62 @@ def encoded_packets(episode: SourceEpisode, column: Column, encoding: Feature) -
     if found is None or len(rows) != episode.length:
         raise SchemaError(f"camera {column.name!r}: {encoding!r} gave {len(rows)} frames of {episode.length} images.")
     return found
+
+
+def _encoded_images(episode: SourceEpisode, column: Column) -> Iterator[npt.NDArray[Any]]:
+    """Yield the images of an episode as an encoder takes them: RGB, or the codes of a depth map."""
+    for image in episode.images(column.source, column.feature):
+        yield _in_colour(image) if column.depth is None else _codes(image, column)
+
+
+def _decoded_frames(
+    episode: SourceEpisode, column: Column, pixel_format: str
+) -> tuple[tuple[int, int, int, int], Iterator[Any]] | None:
+    """Return the colours of a video and PyAV's frames of an episode; None where they are to be converted.
+
+    Samples then stay what they are: RGB on the way would cost chroma, and what rounding takes.
+    """
+    if stored_feature(column.feature).codec != "video" or column.depth is not None or not _can_stay(column):
+        return None
+    frames = _frames_of(episode, column)
+    found = next(frames, None)
+    if found is None:
+        return None
+    first, colours = found
+    size = first.height, first.width
+    if first.format.name.replace("yuvj", "yuv") != pixel_format or size != tuple(column.feature.fixed_shape[:2]):
+        return None
+    return colours, chain([first], (frame for frame, _ in frames))
+
+
+def _frames_of(episode: SourceEpisode, column: Column) -> Iterator[tuple[Any, tuple[int, int, int, int]]]:
+    """Yield the frame of each row of a video, and its colours; few are held. None of a video of several streams."""
+    with _named(episode, column):
+        rows = [parse_row(row) for row in _stored_rows([episode], column)]
+        starts = [number for number, row in enumerate(rows) if row.is_sync]
+        streams = [stream_of(rows[start].kind, bytes(rows[start].packets[0])) for start in starts]
+        if len({(stream.kind, stream.parameters) for stream, _ in streams}) != 1 or any(row.turn for row in rows):
+            return
+        for (start, stop), (stream, head) in zip(pairwise([*starts, len(rows)]), streams, strict=True):
+            decoder = open_decoder(stream, column.feature.fixed_shape, None)
+            for frame in _frames_of_run(decoder, head, rows[start:stop]):
+                yield frame, decoder.colours
+
+
+def _frames_of_run(decoder: FrameDecoder, head: bytes, rows: Sequence[VideoRow]) -> Iterator[Any]:
+    """Yield the frames that the rows of a run show, in order."""
+    waiting, held = deque(row.frame for row in rows), {}
+    shown = set(waiting)
+    for frame in decoder.frames([packet for row in rows for packet in row.packets], head):
+        if frame.pts in shown:
+            held[frame.pts] = frame
+        while waiting and waiting[0] in held:
+            number = waiting.popleft()
+            yield held[number]
+            if not waiting or waiting[0] != number:
+                del held[number]
+    if waiting:
+        raise DecodeError(f"video: no frame {waiting[0]} came out of the packets of the run.")
 
 
 def _can_stay(column: Column) -> bool:

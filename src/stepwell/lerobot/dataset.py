@@ -150,6 +150,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
     # of `reader` and `writer`; see install()
     reader_class: ClassVar[type[ItemReader]] = ItemReader
     writer_class: ClassVar[type[LeRobotRecorder] | None] = None
+    _is_of_hub = False
 
     def __init__(  # noqa: PLR0917
         self,
@@ -217,6 +218,7 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         self.episodes = None if episodes is None else [operator.index(episode) for episode in episodes]
         origin = view.stores[0].metadata.get("lerobot", {})
         self.root = Path(origin["root"]) if "root" in origin else None
+        self._is_of_hub = self.root is not None and origin.get("repo_id") is not None
         named = os.fspath(repo_id) if isinstance(repo_id, str | os.PathLike) else "://"
         place = self.root or view.stores[0].path
         self.repo_id = str(origin.get("repo_id") or (named if "://" not in named else place.name))
@@ -766,6 +768,11 @@ class LeRobotDataset(TorchDataset):  # type: ignore[misc]  # Any where torch is 
         """
         files = self._meta.files
         return files if self.episodes is None else replace(files, selected=np.unique(self.episodes))
+
+    @property
+    def hub_files(self) -> Metadata | None:
+        """What the files say, of a dataset that is in the cache of the hub; None of others."""
+        return self.selected_files if self._is_of_hub else None
 
     @property
     def seed(self) -> int:

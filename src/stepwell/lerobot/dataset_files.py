@@ -6,7 +6,7 @@ import copy
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,6 +73,8 @@ class EpisodePlace:
     task_index: npt.NDArray[np.int64]
     # texts, by first appearance
     tasks: tuple[str, ...]
+    # what further columns of the table of episodes say of it
+    others: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,8 +109,12 @@ class DatasetFiles:
         sizes_mb: tuple[float, float] | None,
         first: FirstFiles = FIRST,
         chunks_size: int = DEFAULT_CHUNKS_SIZE,
+        further: Sequence[pa.Field] = (),
     ) -> None:
-        """Begin with the files ``first``; ``sizes_mb`` are limits of parquet and mp4 files of v3.0, None for v2.1."""
+        """Begin with the files ``first``; ``sizes_mb`` are limits of parquet and mp4 files of v3.0, None for v2.1.
+
+        A new table of episodes has the columns ``further``.
+        """
         self._root, self._fps, self._sizes_mb, self._chunks_size = root, fps, sizes_mb, chunks_size
         self._infos = {info.name: info for info in infos}
         self._is_v3 = sizes_mb is not None
@@ -128,7 +134,7 @@ class DatasetFiles:
         }
         self._table: EpisodeTableWriter | EpisodeLines
         if self._is_v3:
-            schema = episode_schema(infos) if first.episode_schema is None else first.episode_schema
+            schema = episode_schema(infos, further) if first.episode_schema is None else first.episode_schema
             self._table = EpisodeTableWriter(
                 self._parquet_files(EPISODES_PATH, schema, first.episodes, data_mb), schema
             )
@@ -147,7 +153,9 @@ class DatasetFiles:
             name: plain_statistics(found, self._infos[name], quantiles=self._is_v3)
             for name, found in episode.statistics.items()
         }
-        self._table.add(EpisodeRow(place.index, place.tasks, episode.length, place.first_row, data, spans, stats))
+        self._table.add(
+            EpisodeRow(place.index, place.tasks, episode.length, place.first_row, data, spans, stats, place.others)
+        )
 
     def close(self) -> None:
         """Complete the files of all episodes."""
@@ -173,8 +181,8 @@ class DatasetFiles:
             write_statistics(meta, found)
         write_json(self._root / INFO_PATH, info)
 
-    def new_info(self, counts: Counts, robot_type: str | None) -> dict[str, Any]:
-        """Return the info.json of a new dataset whose episodes are all written."""
+    def new_info(self, counts: Counts, robot_type: str | None, further: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the info.json of a new dataset whose episodes are all written, with further entries."""
         cameras = sum(info.is_video for info in self._infos.values())
         version = "v3.0" if self._is_v3 else "v2.1"
         content: dict[str, Any] = {"codebase_version": version, "robot_type": robot_type, **_totals(counts)}
@@ -189,6 +197,7 @@ class DatasetFiles:
             "splits": {"train": f"0:{counts['episodes']}"},
             "data_path": DATA_PATHS[self._is_v3],
             "video_path": VIDEO_PATHS[self._is_v3] if cameras else None,
+            **further,
             "features": self.entries(),
         }
 
@@ -198,12 +207,17 @@ class DatasetFiles:
 
     def _entry(self, info: FeatureInfo) -> dict[str, Any]:
         """Return the entry of a feature in info.json; of a video with the facts of its stream."""
-        entry: dict[str, Any] = {"dtype": info.dtype, "shape": list(info.shape), "names": info.names}
+        others = {name: value for name, value in info.raw.items() if name != "info"}
+        entry = {**others, "dtype": info.dtype, "shape": list(info.shape), "names": info.names}
+        if "fps" in entry:
+            # as lerobot's converter from v2.1 has it
+            entry["fps"] = _rate(self._fps)
         facts = self._videos[info.name].facts if info.name in self._videos else {}
-        # of a feature with a rate, see stepwell.lerobot.samples
-        is_told = info.is_depth or (not info.is_camera and isinstance(info.raw.get("info"), dict))
-        about: dict[str, Any] = dict(info.raw["info"]) if is_told else {}
+        about: dict[str, Any] = dict(info.raw.get("info") or {})
         if facts:
+            # how frames were encoded that are others now is not known of the new ones
+            is_same = about.get("video.codec", facts["codec"]) == facts["codec"]
+            about = {name: value for name, value in about.items() if is_same or not name.startswith("video.")}
             about |= video_info(facts, self._fps, info)
         return {**entry, "info": about} if about else entry
 

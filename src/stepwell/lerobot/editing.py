@@ -51,11 +51,13 @@ from stepwell.lerobot.meta_files import (
     SUBTASKS_PATH,
     episode_paths,
     import_pyarrow,
+    is_of_format,
     open_parquet,
     read_columns,
     read_json,
     read_json_lines,
     read_subtasks,
+    said,
 )
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import (
@@ -92,11 +94,13 @@ from stepwell.store import Store
 from stepwell.store.statistics import FeatureStatistics
 from stepwell.windows import View
 
-__all__ = ["Chosen", "Edit", "EncodedFile", "Values", "encoder_options", "told_options"]
+__all__ = ["Chosen", "Edit", "EncodedFile", "Values", "encoder_options", "sizes_of", "told_options"]
 
 # a column that is added: values of all rows of the result, [n, ...], or a function of a row, the number of its episode
 # and its number therein
 Values = npt.NDArray[Any] | Sequence[Any] | Callable[[dict[str, Any], int, int], Any]
+# whole numbers and floats become floats
+PERMISSIVE = {"promote_options": "permissive"}
 INDEXES = ("episode_index", "index", "task_index")
 # times that lie further off the grid are replaced
 TOLERANCE_SECONDS = 1e-4
@@ -206,7 +210,7 @@ class _Writing:
         self._is_old = first.info.version == "v2.0"
         self._raw = {**first.info.raw, **({"codebase_version": "v2.1"} if self._is_old else {})}
         self._chunks_size = edit.chunks_size or first.info.chunks_size
-        self._sizes_mb = edit.sizes_mb or _sizes_of(self._raw)
+        self._sizes_mb = edit.sizes_mb or sizes_of(self._raw)
         self._tasks = TaskList(edit.texts)
         self._infos = list(edit.features.values())
         self._sources = [_Source(dataset) for dataset in edit.datasets]
@@ -497,10 +501,27 @@ class _Writing:
         wanted = episode_schema(self._infos)
         paths = episode_paths(self._edit.datasets[0].root)
         known = pyarrow.parquet.read_schema(paths[0]) if paths else wanted
-        fields = {each.name: each for each in known if each.name in wanted.names or not _is_of_feature(each.name)}
+        fields = {each.name: each for each in known if each.name in wanted.names}
+        fields |= {each.name: each for each in self._further_fields()}
         # least and greatest values of a column may have another type once it is computed here
         fields |= {each.name: each for each in wanted if each.name not in fields or not self._stays(_named(each.name))}
         return pyarrow.schema(list(fields.values()))
+
+    def _further_fields(self) -> Iterator[Any]:
+        """Yield the columns of all datasets' tables that the format does not know."""
+        pyarrow, found = import_pyarrow(), None
+        for dataset in self._edit.datasets:
+            for path in episode_paths(dataset.root):
+                here = pyarrow.parquet.read_schema(path)
+                further = pyarrow.schema([each for each in here if not is_of_format(each.name)])
+                try:
+                    found = further if found is None else pyarrow.unify_schemas([found, further], **PERMISSIVE)
+                except pyarrow.ArrowException as error:
+                    raise SchemaError(
+                        f"{path} has a column of another type than the tables before it: {said(error)}. Write the "
+                        "column as they do."
+                    ) from error
+        yield from found or ()
 
     def _episode_row(self, written: _Written, videos: Mapping[str, VideoSpan]) -> EpisodeRow:
         part = written.part
@@ -683,7 +704,7 @@ def told_options(metadata: Metadata, key: str) -> dict[str, Any]:
     return found
 
 
-def _sizes_of(raw: Mapping[str, Any]) -> tuple[float, float]:
+def sizes_of(raw: Mapping[str, Any]) -> tuple[float, float]:
     """Return the sizes of files by info.json, which may have anything there."""
     names = {"data_files_size_in_mb": DATA_FILES_MB, "video_files_size_in_mb": VIDEO_FILES_MB}
     data, video = (
@@ -775,10 +796,6 @@ def _checked(values: Any, info: FeatureInfo, num_rows: int) -> Any:
 def _as_json(annotations: Any) -> str:
     """Return the annotations of a row as a store has them."""
     return annotations if isinstance(annotations, str) else json.dumps(list(annotations or ()))
-
-
-def _is_of_feature(name: str) -> bool:
-    return name.startswith(("stats/", "videos/"))
 
 
 def _named(column: str) -> str:

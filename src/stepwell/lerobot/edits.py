@@ -28,16 +28,18 @@ from stepwell.errors import (
     StoreBusyError,
 )
 from stepwell.files.exchanging import BEFORE
+from stepwell.formats.reader import warn_of_left_out
 from stepwell.lerobot.appending import cameras_of, finish_append, locked_dataset
 from stepwell.lerobot.depth import depth_of
-from stepwell.lerobot.editing import Chosen, Edit, Values
+from stepwell.lerobot.editing import Chosen, Edit, Values, sizes_of
 from stepwell.lerobot.in_place import open_in_place
 from stepwell.lerobot.info import INFO_PATH, FeatureInfo
-from stepwell.lerobot.meta_files import SUBTASK_INDEX, read_subtasks
+from stepwell.lerobot.meta_files import SUBTASK_INDEX, further_task_columns, open_parquet, read_json, read_subtasks
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import place_file
 from stepwell.lerobot.samples import check_rates
 from stepwell.lerobot.staging import is_being_recorded
+from stepwell.lerobot.statistics import STATS_PATH
 from stepwell.lerobot.writing import write_dataset
 from stepwell.store.layout import built_directory, check_is_outside, replaced_directory
 
@@ -74,12 +76,13 @@ class Target:
 
 
 @contextmanager
-def edited(root: Place, target: Place | None) -> Iterator[Target]:
+def edited(root: Place, target: Place | None, *, carries: bool = True) -> Iterator[Target]:
     """Yield the directory that takes the place of a dataset at the end, or becomes a new one.
 
     Args:
         root: of the dataset that is edited.
         target: of the new one; None: in the place of the old one.
+        carries: whether a new one gets the files of the old one that no edit writes, but for hidden ones.
     """
     path = Path(root).absolute()
     if is_being_recorded(path):
@@ -92,31 +95,62 @@ def edited(root: Place, target: Place | None) -> Iterator[Target]:
         check_is_outside(target, [path])
         with built_directory(target) as hidden:
             yield Target(Path(hidden), is_in_place=False)
+            if carries:
+                _carry(path, Path(hidden), _other_files(path, hidden=False), link=False)
         return
     finish_append(path)
     with locked_dataset(path), replaced_directory(path) as hidden:
         yield Target(Path(hidden), is_in_place=True)
-        _carry(path, Path(hidden))
+        _carry(path, Path(hidden), _other_files(path), link=True)
 
 
-def _carry(root: Path, hidden: Path) -> None:
-    """Link the files of a root that no edit writes: a card, for instance; links to no file are made anew."""
+def _other_files(root: Path, *, hidden: bool = True) -> Iterator[str]:
+    """Yield the names of files and links of a root that no edit writes: a card, for instance."""
     for folder, folders, files in os.walk(root):
-        for name in [*folders, *files]:
+        if not hidden:
+            folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in [*folders, *(name for name in files if hidden or not name.startswith("."))]:
             file = Path(folder, name)
-            target = hidden / file.relative_to(root)
-            if WRITTEN.fullmatch(file.relative_to(root).as_posix()) or os.path.lexists(target):
-                continue
-            if file.is_file():
-                place_file(file, target, link=True)
-            elif file.is_symlink():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.symlink_to(file.readlink())
+            found = file.relative_to(root).as_posix()
+            if (file.is_file() or file.is_symlink()) and not WRITTEN.fullmatch(found):
+                yield found
+
+
+def _carry(root: Path, target: Path, names: Iterable[str], *, link: bool) -> None:
+    """Link or copy files of a root; links to no file are made anew."""
+    for name in names:
+        file, new = root / name, target / name
+        if os.path.lexists(new):
+            continue
+        if file.is_file():
+            place_file(file, new, link=link)
+        else:
+            new.parent.mkdir(parents=True, exist_ok=True)
+            new.symlink_to(file.readlink())
+
+
+def _warn_of_lost(metadata: Metadata) -> None:
+    """Name what an edit of a dataset does not keep."""
+    info, found = metadata.info, set()
+    for path in metadata.data_files(range(len(metadata.episodes))):
+        with open_parquet(path) as file:
+            found |= set(file.schema_arrow.names) - info.raw["features"].keys()
+    stats = metadata.root / STATS_PATH
+    lost = {
+        "columns of data files": found,
+        "columns of tasks": further_task_columns(metadata.root, info),
+        "entries of meta/stats.json": read_json(stats).keys() - info.raw["features"].keys() if stats.exists() else (),
+    }
+    for what, names in lost.items():
+        warn_of_left_out(f"{metadata.root}: {what}", sorted(names), "since meta/info.json has no such features")
 
 
 def _apply(root: Place, target: Place | None, make: Callable[[Metadata, bool], Edit]) -> Path:
     with edited(root, target) as place:
-        make(Metadata.load(root), place.is_in_place).write(place.path)
+        metadata = Metadata.load(root)
+        edit = make(metadata, place.is_in_place)
+        _warn_of_lost(metadata)
+        edit.write(place.path)
     return Path(root if target is None else target).absolute()
 
 
@@ -261,8 +295,12 @@ def merge(
     for other in datasets[1:]:
         _check_alike(datasets[0], other)
     subtasks = _merged_subtasks(datasets)
+    for each in datasets:
+        _warn_of_lost(each)
+        others = sorted(_other_files(each.root, hidden=False))
+        warn_of_left_out(f"{each.root}: files", others, "since each of the datasets that are merged may have its own")
     episodes = [Chosen(n, place) for n, each in enumerate(datasets) for place in range(len(each.episodes))]
-    with edited(roots[0], target) as place:
+    with edited(roots[0], target, carries=False) as place:
         if place.is_in_place:
             raise StepwellError(f"{target} is one of the datasets that are merged. Give another directory.")
         Edit(
@@ -507,19 +545,19 @@ def rewrite(root: Place, target: Place | None = None, *, progress: bool | None =
     """Write all of a dataset anew: meta/, index columns, times, spans and statistics as they are computed.
 
     Packets and image files stay as they are, where an mp4 file can hold them. What a reader of the dataset sees is what
-    is written: it must be one that stepwell opens.
+    is written: it must be one that stepwell opens. Further columns of the table of episodes, further entries of
+    ``meta/info.json`` and further files stay; what does not is named in a `LeftOutWarning`.
     """
-    if target is None or Path(target).absolute() == Path(root).absolute():
-        with edited(root, None) as place:
-            _write_anew(root, place.path, progress)
-        return Path(root).absolute()
-    _write_anew(root, target, progress)
-    return Path(target).absolute()
+    with edited(root, target) as place:
+        _write_anew(root, place.path, progress)
+    return Path(root if target is None else target).absolute()
 
 
 def _write_anew(root: Place, target: Place, progress: bool | None) -> None:
     metadata = Metadata.load(root)
     info = metadata.info
+    _warn_of_lost(metadata)
+    data_mb, video_mb = sizes_of(info.raw)
     with open_in_place(metadata, progress=False) as store:
         write_dataset(
             store,
@@ -527,6 +565,8 @@ def _write_anew(root: Place, target: Place, progress: bool | None) -> None:
             version="v3.0" if info.is_v3 else "v2.1",
             cameras=cameras_of(info),
             robot_type=info.robot_type,
+            data_files_mb=data_mb,
+            video_files_mb=video_mb,
             chunks_size=info.chunks_size,
             progress=progress,
         )

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["files_digest", "open_in_place"]
 
-# names the way in which references are made: stores made in another way are made again
-REFERENCES = b"with the states of files and of the data set"
+# names the way in which stores are made: those made in another way are made again
+REFERENCES = b"with the states of files and of the data set, and what further columns say of episodes"
 # the store holds nothing of statistics
 UNUSED = re.compile(r"(stats\.json|episodes_stats\.jsonl|\..*)")
 
@@ -74,7 +74,8 @@ def open_in_place(
     Returns:
         A store, open for reading, with every feature of the dataset in its order: numbers and text are columns of its
         own, cameras refer to the dataset's files. ``metadata["lerobot"]`` has its root, repo_id, revision, info, tasks
-        and tolerance; an episode's metadata ``lerobot_episode``, its number in the dataset, and ``tasks``.
+        and tolerance; an episode's metadata ``lerobot_episode``, its number in the dataset, ``tasks``, and what further
+        columns of the table of episodes say.
 
     Raises:
         DatasetNotFoundError: no dataset there.

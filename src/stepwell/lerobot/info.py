@@ -17,8 +17,10 @@ from stepwell.errors import FeatureNotFoundError, FormatError, SchemaError
 from stepwell.schema import Array, Feature, Image, Text
 
 __all__ = [
+    "CAMERAS",
     "ENCODERS",
     "ENCODER_SETTINGS",
+    "FORMAT_ENTRIES",
     "INDEX_FEATURES",
     "INDEX_INFOS",
     "INFO_PATH",
@@ -56,6 +58,26 @@ NUMBERS = ("bool", *INTEGERS, "float16", "float32", "float64")
 CAMERAS = ("image", "video")
 LANGUAGE = "language"
 TEXTS = ("string", LANGUAGE)
+# of info.json, in any version; others are further entries, of people and their tools
+FORMAT_ENTRIES = frozenset(
+    {
+        "codebase_version",
+        "robot_type",
+        "total_episodes",
+        "total_frames",
+        "total_tasks",
+        "total_videos",
+        "total_chunks",
+        "chunks_size",
+        "data_files_size_in_mb",
+        "video_files_size_in_mb",
+        "fps",
+        "splits",
+        "data_path",
+        "video_path",
+        "features",
+    }
+)
 MAX_RANK = 5
 MIN_FPS = 1e-6
 MAX_FPS = 1e6

@@ -30,6 +30,7 @@ import numpy.typing as npt
 from stepwell.codecs.image_files import read_image_head
 from stepwell.errors import DecodeError, FormatError, LeftOutWarning
 from stepwell.formats.reader import store_schema
+from stepwell.lerobot.episode_metadata import metadata_of
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.language import LANGUAGE_COLUMNS, LanguageRows, language_rows
 from stepwell.lerobot.meta_files import SUBTASK_INDEX, open_parquet, read_subtasks
@@ -499,6 +500,8 @@ def _blocks(metadata: Metadata, bar: Any) -> Iterator[EpisodeBlock]:
     """Yield the selected episodes, a parquet file at a time."""
     features = metadata.info.features
     numeric = [name for name, info in features.items() if not info.is_camera]
+    selected = metadata.selected.tolist()
+    described = dict(zip(selected, metadata_of(metadata, selected), strict=True))
     for rows in read_files(metadata, metadata.selected, numeric, present=metadata.info.image_keys):
         columns: dict[str, npt.NDArray[Any] | Blobs] = {}
         for name, info in features.items():
@@ -509,17 +512,8 @@ def _blocks(metadata: Metadata, bar: Any) -> Iterator[EpisodeBlock]:
                 columns[name] = _image_references(rows)
             else:
                 columns[name] = found.blobs(info.feature) if isinstance(found, LanguageRows) else found
-        yield EpisodeBlock(rows.lengths, columns, _episode_metadata(metadata, rows.places))
+        yield EpisodeBlock(rows.lengths, columns, [described[place] for place in rows.places.tolist()])
         bar.update(len(rows.places))
-
-
-def _episode_metadata(metadata: Metadata, places: Ints) -> list[dict[str, Any]]:
-    records = metadata.episodes
-    numbers = records.index[places].tolist()
-    return [
-        {"lerobot_episode": number, "tasks": list(records.tasks[place])}
-        for number, place in zip(numbers, places.tolist(), strict=True)
-    ]
 
 
 def _video_references(metadata: Metadata, name: str, rows: FileRows) -> Blobs:

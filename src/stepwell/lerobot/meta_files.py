@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, count
 from pathlib import Path
@@ -42,7 +42,9 @@ __all__ = [
     "VideoSpans",
     "episode_paths",
     "further_columns",
+    "further_task_columns",
     "import_pyarrow",
+    "is_of_format",
     "number_column",
     "open_parquet",
     "parquet_errors",
@@ -72,7 +74,7 @@ EPISODES_LINES = "meta/episodes.jsonl"
 FORMAT_PREFIXES = ("videos/", "stats/", "meta/episodes/")
 TASKS_TABLE = "meta/tasks.parquet"
 TASKS_LINES = "meta/tasks.jsonl"
-INDEX, LENGTH, TASK_INDEX = "episode_index", "length", "task_index"
+INDEX, LENGTH, TASKS, TASK_INDEX = "episode_index", "length", "tasks", "task_index"
 ROWS = ("dataset_from_index", "dataset_to_index")
 DATA = ("data/chunk_index", "data/file_index")
 VIDEO, VIDEO_STOP = ("chunk_index", "file_index", "from_timestamp"), "to_timestamp"
@@ -334,26 +336,29 @@ def _numbers(path: Path) -> list[int]:
     return [int(digits) for digits in re.findall(r"[0-9]{1,18}", f"{path.parent.name}/{path.name}")]
 
 
-def further_columns(
-    root: Path, info: DatasetInfo, index: Sequence[int], known: Collection[str]
-) -> dict[str, list[Any]]:
+def is_of_format(column: str) -> bool:
+    """Whether a column of the table of episodes is one of the format."""
+    return column in (INDEX, LENGTH, TASKS, *ROWS, *DATA) or column.startswith(FORMAT_PREFIXES)
+
+
+def further_columns(root: Path, info: DatasetInfo, index: Sequence[int]) -> dict[str, list[Any]]:
     """Return what the table of episodes says of episodes besides the format's own columns, by name.
 
     None where an episode, or its file, lacks it.
     """
-    rows = {row[INDEX]: row for row in _further_rows(root, info, known)}
-    names = dict.fromkeys(name for row in rows.values() for name in row if name not in known)
+    rows = {row[INDEX]: row for row in _further_rows(root, info)}
+    names = dict.fromkeys(name for row in rows.values() for name in row if not is_of_format(name))
     return {name: [rows.get(number, {}).get(name) for number in index] for name in names}
 
 
-def _further_rows(root: Path, info: DatasetInfo, known: Collection[str]) -> Iterator[dict[str, Any]]:
+def _further_rows(root: Path, info: DatasetInfo) -> Iterator[dict[str, Any]]:
     if not info.is_v3:
         yield from read_json_lines(root / EPISODES_LINES)
         return
     for path in episode_paths(root):
         with open_parquet(path) as file:
             here = file.schema_arrow.names
-            others = [name for name in here if name not in known and not name.startswith(FORMAT_PREFIXES)]
+            others = [name for name in here if not is_of_format(name)]
             if others and INDEX in here:
                 yield from read_columns(file, path, [INDEX, *others]).to_pylist()
 
@@ -584,6 +589,17 @@ def read_task_rows(root: Path, info: DatasetInfo) -> list[tuple[int, str]]:
     if not 0 <= low <= high < MAX_TASKS:
         raise FormatError(f"{path}: {TASK_INDEX} reaches from {low} to {high}. Allowed: 0 to {MAX_TASKS - 1}.")
     return rows
+
+
+def further_task_columns(root: Path, info: DatasetInfo) -> set[str]:
+    """Return the names of what is said of tasks besides their numbers and texts."""
+    path = root / (TASKS_TABLE if info.is_v3 else TASKS_LINES)
+    if not path.exists():
+        return set()
+    if not info.is_v3:
+        return {name for line in read_json_lines(path) for name in line} - {TASK_INDEX, "task"}
+    with open_parquet(path) as file:
+        return set(file.schema_arrow.names) - {TASK_INDEX, _text_name(file.schema_arrow, path)}
 
 
 def _task_error(path: Path) -> FormatError:

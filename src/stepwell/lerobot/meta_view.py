@@ -23,7 +23,7 @@ from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError, Wind
 from stepwell.lerobot.depth import DepthUnit, check_unit, depth_entry, scaled_statistics
 from stepwell.lerobot.info import INDEX_FEATURES, INDEX_INFOS, INFO_PATH, LANGUAGE, is_depth_map
 from stepwell.lerobot.language import LANGUAGE_COLUMNS
-from stepwell.lerobot.meta_files import SUBTASK_INDEX, further_columns, read_json, read_subtasks, write_info
+from stepwell.lerobot.meta_files import SUBTASK_INDEX, read_json, read_subtasks, write_info
 from stepwell.lerobot.meta_tables import EpisodeRows, InfoDict, TaskRows, import_lerobots
 from stepwell.lerobot.tasks import episode_tasks, subtasks_of, tasks_of
 from stepwell.schema import Feature
@@ -740,4 +740,4 @@ def _dataset_columns(metadata: Metadata) -> dict[str, Sequence[Any]]:
             f"videos/{key}/from_timestamp": spans.start.tolist(),
             f"videos/{key}/to_timestamp": stops.tolist(),
         }
-    return {**columns, **further_columns(metadata.root, metadata.info, records.index.tolist(), columns)}
+    return {**columns, **metadata.further}

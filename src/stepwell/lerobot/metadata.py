@@ -16,7 +16,7 @@ import numpy.typing as npt
 from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError
 from stepwell.formats.source_paths import check_boundaries
 from stepwell.lerobot.info import INFO_PATH, DatasetInfo
-from stepwell.lerobot.meta_files import EpisodeRecords, read_episodes, read_json, read_tasks
+from stepwell.lerobot.meta_files import EpisodeRecords, further_columns, read_episodes, read_json, read_tasks
 from stepwell.references.trusted_paths import Trust
 
 if TYPE_CHECKING:
@@ -121,6 +121,15 @@ class Metadata:
         from stepwell.lerobot.statistics import EpisodeStatistics
 
         return EpisodeStatistics(self.root, self.info)
+
+    @cached_property
+    def further(self) -> dict[str, list[Any]]:
+        """What the table of episodes says besides the format's own columns: by name a value of each episode, or None.
+
+        Raises:
+            FormatError: the table is not as the format says.
+        """
+        return further_columns(self.root, self.info, self.episodes.index.tolist())
 
     def data_path(self, chunk: int, file: int) -> Path:
         """Return the path of a parquet file; of v2, ``file`` is the episode's number."""

@@ -295,8 +295,11 @@ class EpisodeTableWriter:
         self._rows = []
 
 
-def episode_schema(infos: Sequence[FeatureInfo]) -> pa.Schema:
-    """Return the schema of the table: least and greatest values of whole numbers and truth values are such, too."""
+def episode_schema(infos: Sequence[FeatureInfo], further: Sequence[pa.Field] = ()) -> pa.Schema:
+    """Return the schema of the table: least and greatest values of whole numbers and truth values are such, too.
+
+    ``further`` are columns that the format does not know.
+    """
     pa = import_pyarrow()
     names = ("length", "data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
     fields: list[Any] = [("episode_index", pa.int64()), ("tasks", pa.list_(pa.string()))]
@@ -309,7 +312,7 @@ def episode_schema(infos: Sequence[FeatureInfo]) -> pa.Schema:
         if not info.is_text:
             fields += [(f"stats/{info.name}/{key}", _stats_type(pa, info, key)) for key in KEYS]
     fields += [(f"meta/episodes/{name}", pa.int64()) for name in ("chunk_index", "file_index")]
-    return pa.schema(fields)
+    return pa.schema([*fields, *further])
 
 
 def plain_statistics(

@@ -27,6 +27,7 @@ from stepwell.files.file_locks import FileLock, lock_file
 from stepwell.formats.reader import Reader, store_schema
 from stepwell.formats.registry import register_reader
 from stepwell.formats.source_paths import digest_of, walked
+from stepwell.lerobot.episode_metadata import metadata_of
 from stepwell.lerobot.hub import locate_meta, needed_files, parse_source
 from stepwell.lerobot.info import INFO_PATH, FeatureInfo
 from stepwell.lerobot.mapped_stores import FileRows, mapped_schema, read_files
@@ -127,7 +128,8 @@ class LeRobotReader(Reader):
     """A LeRobot dataset: a directory, or a repository of the Hugging Face hub.
 
     Its episodes have the columns of the dataset in their order, the five indices among them; images as PNG or JPEG
-    files and videos as packets, both as they are. Metadata: ``lerobot_episode``, the episode's number, and ``tasks``.
+    files and videos as packets, both as they are. Metadata: ``lerobot_episode``, the episode's number, ``tasks``, and
+    what further columns of the table of episodes say.
     """
 
     name: ClassVar[str] = "lerobot"
@@ -152,7 +154,8 @@ class LeRobotReader(Reader):
             local_files_only=local_files_only,
             ignore=ignore,
         )
-        self._tolerance = tolerance
+        selected, self._tolerance = self._dataset.selected.tolist(), tolerance
+        self._metadata = dict(zip(selected, metadata_of(self._dataset, selected), strict=True))
         self._fetched: FetchedFiles | None = None
         self._fetched_into: Path | None = None
         self._held: FileRows | None = None
@@ -208,9 +211,7 @@ class LeRobotReader(Reader):
         for name in rates_of(self._dataset.info.features):
             times = np.asarray(columns.pop(times_name(name)), np.float64)
             columns[name] = samples_of_frames(name, np.asarray(columns[name]), times)
-        records = self._dataset.episodes
-        metadata = {"lerobot_episode": int(records.index[place]), "tasks": list(records.tasks[place])}
-        return EpisodeData(columns, metadata=metadata)
+        return EpisodeData(columns, metadata=self._metadata[place])
 
     @property
     def identity(self) -> str:

@@ -26,7 +26,7 @@ from stepwell.codecs import make_codec
 from stepwell.codecs.video_decoding import coded_size
 from stepwell.errors import FeatureNotFoundError, SchemaError
 from stepwell.lerobot.depth import Depth, Quantization, depth_entry, depth_of
-from stepwell.lerobot.info import INDEX_FEATURES, LANGUAGE, MAX_RANK, FeatureInfo, is_depth_map
+from stepwell.lerobot.info import CAMERAS, INDEX_FEATURES, LANGUAGE, MAX_RANK, FeatureInfo, is_depth_map
 from stepwell.lerobot.language import LANGUAGE_COLUMNS
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Schema
@@ -38,6 +38,8 @@ CHOICES = ("auto", "image", "video")
 TASK = "task"
 NUMBER_KINDS = "biuf"
 NUMBER_BYTES = 8
+# of an entry in info.json; the last is looked at by itself
+ENTRY_NAMES = ("dtype", "shape", "names", "info")
 HEIGHT_WIDTH_CHANNELS = ["height", "width", "channels"]
 
 
@@ -96,7 +98,32 @@ def column_of(source: str, name: str, feature: Feature, choice: Cameras = "auto"
     else:
         dtype, shape = _numbers(source, feature)
     entry: dict[str, Any] = {"dtype": dtype, "shape": list(shape), "names": _names(feature, dtype, shape, origin)}
+    entry |= _further_entry(feature, dtype, origin)
     return Column(source, feature, FeatureInfo(name, dtype, shape, entry["names"], entry))
+
+
+def _is_of_video(name: str) -> bool:
+    """Whether an entry of a camera's info says how its frames are encoded."""
+    return name.startswith("video.") or name == "has_audio"
+
+
+def _further_entry(feature: Feature, dtype: str, origin: Any) -> dict[str, Any]:
+    """Return what info.json says more of the feature that it came from, as far as it stays so."""
+    if not isinstance(origin, Mapping):
+        return {}
+    found = {name: value for name, value in origin.items() if name not in ENTRY_NAMES}
+    about = origin.get("info")
+    if isinstance(about, Mapping):
+        is_kept = dtype == "video" and stored_feature(feature).codec == "video"
+        is_camera = dtype in CAMERAS
+        # of how frames are encoded where packets stay; rates are those of the store's features
+        kept = {
+            name: value
+            for name, value in about.items()
+            if (is_kept or not _is_of_video(name)) and (is_camera or name != "rate")
+        }
+        found |= {"info": kept} if kept else {}
+    return found
 
 
 def index_names(schema: Schema, rename: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -197,12 +224,13 @@ def _depth_column(source: str, name: str, feature: Feature, choice: Cameras, ent
     about = dict(entry.get("info") or {})
     if choice != "video" or depth.quantization is None or stored_feature(feature).codec != "video":
         # it is encoded anew, if it is video at all
-        about = {key: value for key, value in about.items() if not key.startswith("video.")}
+        about = {key: value for key, value in about.items() if not _is_of_video(key)}
     about |= {"is_depth_map": True, "depth_unit": depth.unit or "mm"}
     if choice == "video":
         about |= (depth.quantization or Quantization()).info()
     shape = (height, width, 1)
-    made = {"dtype": choice, "shape": list(shape), "names": list(HEIGHT_WIDTH_CHANNELS), "info": about}
+    others = {key: value for key, value in entry.items() if key not in ENTRY_NAMES}
+    made = {**others, "dtype": choice, "shape": list(shape), "names": list(HEIGHT_WIDTH_CHANNELS), "info": about}
     return Column(source, feature, FeatureInfo(name, choice, shape, made["names"], made), depth)
 
 

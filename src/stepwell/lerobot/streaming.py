@@ -4,7 +4,7 @@
 
     rows of shards (parquet files) ── a shard at random ──> buffer ── a place at random ──> numbers of items
                                                                                               │ every n-th: rank, worker
-    items <── LeRobotDataset.__getitems__, CHUNK at once <────────────────────────────────────┘
+    items <── LeRobotDataset.__getitems__, CHUNK at once <── videos of the hub, fetched ahead <┘
 
 Source: the order of ``StreamingLeRobotDataset`` of lerobot 0.6.2; there the buffer holds decoded items, here numbers.
 """
@@ -12,7 +12,11 @@ Source: the order of ``StreamingLeRobotDataset`` of lerobot 0.6.2; there the buf
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -21,6 +25,7 @@ import numpy.typing as npt
 
 from stepwell.errors import WindowError
 from stepwell.lerobot.dataset import LeRobotDataset, Source
+from stepwell.lerobot.hub import WORKERS, Repository, Snapshot
 from stepwell.lerobot.meta_tables import import_lerobots
 from stepwell.lerobot.meta_view import LeRobotDatasetMetadata, check_repo_type, hub_of
 from stepwell.lerobot.opening import fetched_bucket
@@ -36,6 +41,8 @@ __all__ = ["StreamingLeRobotDataset"]
 
 # items that are read at once
 CHUNK = 32
+# files that are fetched, or were, before an item that needs them is given; and items that are looked at for that
+FILES_AHEAD, ITEMS_AHEAD = 2 * WORKERS, 4096
 # draws of a place in the buffer at once, which the order depends on
 DRAWS = 100
 
@@ -44,8 +51,11 @@ class StreamingLeRobotDataset(IterableDataset):  # type: ignore[misc]  # Any whe
     """The items of a LeRobot dataset as a stream: LeRobot's arguments and order, the items of `LeRobotDataset`.
 
     An epoch has each item once. Ranks of ``torch.distributed`` and workers of a ``DataLoader`` share it: each has every
-    n-th of the same order, so that none comes twice and none is lost. On the hub, files of the dataset that the cache
-    lacks are fetched before the first item.
+    n-th of the same order, so that none comes twice and none is lost.
+
+    On the hub, tables that the cache lacks are fetched before the first item, videos in the order in which items need
+    them, a few ahead: an item waits for its own files only. All of them stay in the cache, and a file that was cut off
+    is gone on with.
 
     Args:
         repo_id: as for `LeRobotDataset`; ``root``, ``episodes``, ``image_transforms``, ``delta_timestamps``,
@@ -61,7 +71,7 @@ class StreamingLeRobotDataset(IterableDataset):  # type: ignore[misc]  # Any whe
         lerobot_arguments: others of `LeRobotDataset`: ``ignore``, ``cache_dir``, ``frame_cache`` ...
 
     Attributes:
-        dataset: the `LeRobotDataset`.
+        dataset: the `LeRobotDataset`; on the hub it has the videos that came so far.
         num_shards: runs of parquet files.
         repo_id, root, revision, meta, episodes, delta_indices: those of the dataset.
 
@@ -116,6 +126,7 @@ class StreamingLeRobotDataset(IterableDataset):  # type: ignore[misc]  # Any whe
         if hub is not None and repo_type == "bucket":
             root = fetched_bucket(hub, str(repo_id), root, token, asks_hub=force_cache_sync)
             force_cache_sync = False
+        # where nothing can be fetched, what is missing is an error now
         self.dataset = LeRobotDataset(
             repo_id,
             root,
@@ -128,8 +139,9 @@ class StreamingLeRobotDataset(IterableDataset):  # type: ignore[misc]  # Any whe
             return_uint8=return_uint8,
             depth_output_unit=depth_output_unit,
             token=token,
-            **lerobot_arguments,
+            **{"download_videos": is_offline, **lerobot_arguments},
         )
+        self._snapshot = None if is_offline else self._snapshot_of(token, lerobot_arguments)
         self.repo_type, self.streaming, self.streaming_from_local = repo_type, streaming, is_local
         self.buffer_size, self.seed, self.rng, self.shuffle = buffer_size, seed, rng, shuffle
         self._shards = self._split(max_num_shards)
@@ -180,8 +192,35 @@ class StreamingLeRobotDataset(IterableDataset):  # type: ignore[misc]  # Any whe
         return self._items(islice(order, rank + ranks * number, None, ranks * workers))
 
     def _items(self, numbers: Iterator[int]) -> Iterator[dict[str, Any]]:
-        while chunk := [*islice(numbers, CHUNK)]:
-            yield from map(dict, self.dataset.__getitems__(chunk))
+        with closing(self._ready_chunks(numbers)) as chunks:
+            for chunk in chunks:
+                yield from map(dict, self.dataset.__getitems__(chunk))
+
+    def _ready_chunks(self, numbers: Iterator[int]) -> Iterator[list[int]]:
+        """Yield the numbers of items, some at a time, when their files are there."""
+        if self._snapshot is None:
+            while chunk := [*islice(numbers, CHUNK)]:
+                yield chunk
+            return
+        found = self.dataset.selected_files
+        stops = self.dataset.episode_data_index["to"].numpy()
+
+        @cache
+        def files_at(place: int) -> list[str]:
+            return [path.relative_to(found.root).as_posix() for path in found.video_files([place])]
+
+        def files_of(number: int) -> list[str]:
+            return files_at(int(found.selected[np.searchsorted(stops, number, side="right")]))
+
+        yield from chunks_of_fetched(numbers, files_of, self._snapshot)
+
+    def _snapshot_of(self, token: str | bool | None, options: Mapping[str, Any]) -> Snapshot | None:
+        """Return what fetches the videos of a dataset of the hub; None of a directory, or where none are wanted."""
+        found = self.dataset.hub_files
+        if found is None or found.repo_id is None or options.get("download_videos") is False:
+            return None
+        repository = Repository(found.repo_id, found.revision, token, options.get("cache_dir"))
+        return Snapshot(repository, found.root, found.root.name, None)
 
     def _generator(self, epoch: int) -> np.random.Generator:
         if not self.shuffle or (self.rng is None and epoch == 0):
@@ -231,3 +270,43 @@ class StreamingLeRobotDataset(IterableDataset):  # type: ignore[misc]  # Any whe
     def _infinite_generator_over_elements(rng: np.random.Generator, elements: list[int]) -> Iterator[int]:
         while True:
             yield int(rng.choice(elements))
+
+
+def chunks_of_fetched(
+    numbers: Iterator[int], files_of: Callable[[int], list[str]], snapshot: Snapshot
+) -> Iterator[list[int]]:
+    """Yield numbers in their order, up to CHUNK at a time, when their files are there; some files are fetched ahead."""
+    ahead: deque[tuple[int, list[str]]] = deque()
+    begun: dict[str, Future[None]] = {}
+    # that no item was given of yet
+    unused: set[str] = set()
+    with ThreadPoolExecutor(WORKERS, "stepwell-hub") as pool:
+        try:
+            while True:
+                while not ahead or (len(unused) < FILES_AHEAD and len(ahead) < ITEMS_AHEAD):
+                    number = next(numbers, None)
+                    if number is None:
+                        break
+                    files = files_of(number)
+                    for name in files:
+                        if name not in begun:
+                            begun[name] = pool.submit(_fetch, snapshot, name)
+                            unused.add(name)
+                    ahead.append((number, files))
+                if not ahead:
+                    return
+                chunk: list[int] = []
+                # the first is waited for
+                while ahead and len(chunk) < CHUNK and (not chunk or all(begun[name].done() for name in ahead[0][1])):
+                    number, files = ahead.popleft()
+                    for name in files:
+                        begun[name].result()
+                    unused.difference_update(files)
+                    chunk.append(number)
+                yield chunk
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _fetch(snapshot: Snapshot, name: str) -> None:
+    snapshot.fetch([name], progress=False)

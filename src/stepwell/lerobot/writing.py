@@ -41,9 +41,11 @@ from stepwell.lerobot.appending import (
 from stepwell.lerobot.camera_writing import encoding_of, image_files, video_packets
 from stepwell.lerobot.dataset_files import DatasetFiles, EpisodePlace, PreparedEpisode, appended_info, with_settings
 from stepwell.lerobot.depth import Depth, depth_of
+from stepwell.lerobot.episode_metadata import FurtherColumns
 from stepwell.lerobot.info import (
     DATA_FILES_MB,
     DEFAULT_CHUNKS_SIZE,
+    FORMAT_ENTRIES,
     INDEX_INFOS,
     INFO_PATH,
     MAX_FPS,
@@ -104,7 +106,8 @@ def write_dataset(
 ) -> Metadata:
     """Write episodes as a LeRobot dataset, which ``lerobot`` opens with the same values.
 
-    PNG and JPEG files and packets of video go out as they are where the format allows, everything else is encoded. A
+    PNG and JPEG files and packets of video go out as they are where the format allows, everything else is encoded.
+    Metadata of episodes become further columns of the table of episodes, and come back when the dataset is read. A
     final observation is not written: LeRobot has no place for it. Episodes without a step are left out. A feature with
     a rate becomes the samples that came since the frame before, [K, *shape] a frame, with their times in NAME_time,
     [K]; K is the most of any frame, and where there are fewer the times are -1.
@@ -175,7 +178,7 @@ def write_dataset(
     features, rename = names_with_times(schema_of(view), features, rename)
     writing = _Writing(
         schema=schema_of(view),
-        origin=info.get("features", {}),
+        origin=info,
         features=features,
         rename=rename,
         video=video,
@@ -203,7 +206,7 @@ class _Writing:
     """One call of `write_dataset`."""
 
     schema: Schema
-    # features of the dataset that the store was made of
+    # info.json of the dataset that the store was made of
     origin: Mapping[str, Any]
     features: Collection[str] | None
     rename: Mapping[str, str] | None
@@ -230,11 +233,29 @@ class _Writing:
             )
         preparation = self._preparation(columns, samples, image_stride(self._num_steps), per_element=not is_v3)
         tasks, total = TaskList(self.steps.listed(self.episodes[0])), StatisticsSum(per_element=not is_v3)
+        further = FurtherColumns([episode.metadata for episode in self.episodes])
         with built_directory(root) as hidden:
             sizes_mb = self.sizes_mb if is_v3 else None
-            files = DatasetFiles(Path(hidden), preparation.infos, self.fps, sizes_mb, chunks_size=self.chunks_size)
-            self._write(preparation, files, tasks, total, first_episode=0, first_row=0)
-            files.write_meta(files.new_info(self._counts(tasks), robot_type), tasks.texts, total, self.subtasks)
+            files = DatasetFiles(
+                Path(hidden),
+                preparation.infos,
+                self.fps,
+                sizes_mb,
+                chunks_size=self.chunks_size,
+                further=further.fields,
+            )
+            self._write(preparation, files, tasks, total, further, first_episode=0, first_row=0)
+            info = files.new_info(self._counts(tasks), robot_type, self._further_entries())
+            files.write_meta(info, tasks.texts, total, self.subtasks)
+
+    def _further_entries(self) -> dict[str, Any]:
+        """Return the entries of the dataset that the store was made of which the format does not know, and splits."""
+        found = {name: value for name, value in self.origin.items() if name not in FORMAT_ENTRIES}
+        numbers = [episode.metadata.get("lerobot_episode") for episode in self.episodes]
+        # splits name episodes by number
+        if "splits" in self.origin and numbers == list(range(self.origin.get("total_episodes", -1))):
+            found["splits"] = self.origin["splits"]
+        return found
 
     def append(self, root: Path) -> None:
         """Add to a dataset of v3.0."""
@@ -252,11 +273,18 @@ class _Writing:
             stride = images_stride(before, summaries) or image_stride(self._num_steps)
             preparation = self._preparation(columns, samples, stride, per_element=per_element)
             first = first_files(before)
+            further = FurtherColumns([episode.metadata for episode in self.episodes], first.episode_schema)
             files = DatasetFiles(target, preparation.infos, self.fps, self.sizes_mb, first, info.chunks_size)
             tasks, total = TaskList(before.tasks), StatisticsSum(per_element=per_element)
             total.add(summaries)
             self._write(
-                preparation, files, tasks, total, first_episode=info.total_episodes, first_row=info.total_frames
+                preparation,
+                files,
+                tasks,
+                total,
+                further,
+                first_episode=info.total_episodes,
+                first_row=info.total_frames,
             )
             # of a dataset that was empty, facts of the videos are known only now
             raw = info.raw if info.total_episodes else {**info.raw, "features": with_settings(files.entries(), info)}
@@ -278,7 +306,8 @@ class _Writing:
         return sum(episode.length for episode in self.episodes)
 
     def _columns(self, cameras: Any, schema: Schema) -> tuple[Column, ...]:
-        columns = map_schema(schema, features=self.features, rename=self.rename, cameras=cameras, origin=self.origin)
+        features = self.origin.get("features", {})
+        columns = map_schema(schema, features=self.features, rename=self.rename, cameras=cameras, origin=features)
         return with_rates(columns, self.schema)
 
     def _room_in(self, features: Mapping[str, FeatureInfo]) -> dict[str, int]:
@@ -305,6 +334,7 @@ class _Writing:
         files: DatasetFiles,
         tasks: TaskList,
         total: StatisticsSum,
+        further: FurtherColumns,
         *,
         first_episode: int,
         first_row: int,
@@ -315,7 +345,7 @@ class _Writing:
             row = first_row
             for index, episode in enumerate(self.episodes, first_episode):
                 numbers, texts = self.steps.of(episode, tasks)
-                yield episode, EpisodePlace(index, row, numbers, texts)
+                yield episode, EpisodePlace(index, row, numbers, texts, further.row(episode.metadata))
                 row += episode.length
 
         try:

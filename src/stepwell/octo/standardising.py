@@ -68,7 +68,7 @@ class Standardize:
         return self._standardized(episode, {})
 
     def with_paths(self, paths: Mapping[str, Sequence[str]]) -> Callable[[EpisodeData], EpisodeData | None]:
-        """Return the same for columns to each of which these names lead in the dataset; what a reader of it asks for."""
+        """Return the same for columns to each of which these names lead in the dataset; its reader asks for it."""
         return partial(self._standardized, paths=paths)
 
     def _standardized(self, episode: EpisodeData, paths: Mapping[str, Sequence[str]]) -> EpisodeData | None:

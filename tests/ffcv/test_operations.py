@@ -12,12 +12,14 @@ torch = pytest.importorskip("torch")
 
 from stepwell.ffcv.fields.basics import IntDecoder  # noqa: E402
 from stepwell.ffcv.fields.ndarray import NDArrayDecoder  # noqa: E402
-from stepwell.ffcv.libffcv import memcpy  # noqa: E402
+from stepwell.ffcv.fields.rgb_image import get_center_crop, get_random_crop  # noqa: E402
+from stepwell.ffcv.libffcv import imdecode, memcpy, resize_crop  # noqa: E402
 from stepwell.ffcv.pipeline.compiler import Compiler  # noqa: E402
 from stepwell.ffcv.pipeline.operation import AllocationQuery, Operation  # noqa: E402
 
+from stepwell.errors import WindowError  # noqa: E402
 from stepwell.ffcv import DatasetWriter, Loader, OrderOption  # noqa: E402
-from stepwell.ffcv.decoders import SimpleRGBImageDecoder  # noqa: E402
+from stepwell.ffcv.decoders import CenterCropRGBImageDecoder, SimpleRGBImageDecoder  # noqa: E402
 from stepwell.ffcv.fields import Field, IntField, NDArrayField, RGBImageField  # noqa: E402
 from stepwell.ffcv.loader import TraversalOrder  # noqa: E402
 from stepwell.ffcv.pipeline import State  # noqa: E402
@@ -432,3 +434,55 @@ def test_memcpy_copies_what_fits(dtype):
         short = np.zeros(10, dtype)
         copy(source, short)
         assert np.array_equal(short, source[0, :10])
+
+
+class CropDecoder(SimpleRGBImageDecoder):
+    """An image decoder of users' own, by FFCV's functions: the square in the middle, resized."""
+
+    def declare_state_and_memory(self, state):
+        most = np.uint64(self.metadata["height"].max()) * np.uint64(self.metadata["width"].max())
+        out, dtype = (16, 16, 3), np.dtype("uint8")
+        queries = (AllocationQuery(out, dtype), AllocationQuery((most * np.uint64(3),), dtype))
+        return replace(state, jit_mode=True, shape=out, dtype=dtype), queries
+
+    def generate_code(self):
+        read, loop, jpg = self.memory_read, Compiler.get_iterator(), 0
+        decode_file, resize, crop = (Compiler.compile(each) for each in (imdecode, resize_crop, get_center_crop))
+
+        def decode(indices, memories, metadata, storage_state):
+            destination, whole = memories
+            for i in loop(len(indices)):
+                row = metadata[indices[i]]
+                data = read(row["data_ptr"], storage_state)
+                height, width = np.uint32(row["height"]), np.uint32(row["width"])
+                if row["mode"] == jpg:
+                    decode_file(data, whole[i], height, width, height, width, 0, 0, 1, 1, False, False)
+                    data = whole[i][: 3 * height * width]
+                top, left, high, wide = crop(height, width, 1.0, 0.75)
+                resize(data.reshape(height, width, 3), top, top + high, left, left + wide, destination[i])
+            return destination
+
+        decode.is_parallel = True
+        return decode
+
+
+@pytest.mark.parametrize("mode", ["raw", "jpg"])
+def test_a_decoder_of_images_of_one_s_own_has_ffcv_s_functions(tmp_path, mode):
+    pytest.importorskip("simplejpeg")
+    path, ramp = str(tmp_path / "a.beton"), np.add.outer(np.arange(60), 2 * np.arange(80))[..., None]
+    samples = [((ramp + np.array([0, 9, 50]) + i).astype(np.uint8)[: 60 - i],) for i in range(8)]
+    DatasetWriter(path, {"image": RGBImageField(mode)}, num_workers=1).from_indexed_dataset(samples)
+    with pytest.warns(UserWarning, match="CropDecoder: numba cannot compile it"):
+        ((mine,),) = Loader(path, 8, 2, pipelines={"image": [CropDecoder()]})
+    ((ours,),) = Loader(path, 8, 2, pipelines={"image": [CenterCropRGBImageDecoder((16, 16), 0.75)]})
+    assert np.array_equal(mine, ours)
+
+
+def test_what_ffcv_s_functions_do_not_do_here_is_refused():
+    image = np.zeros((8, 8, 3), np.uint8)
+    with pytest.raises(WindowError, match="imdecode with a scale"):
+        imdecode(image, image, 8, 8, 8, 8, 0, 0, 1, 2, False, False)
+    np.random.seed(0)
+    boxes = [get_random_crop(40, 30, (0.1, 0.5), (0.75, 4 / 3)) for _ in range(50)]
+    assert all(0 <= top <= 40 - high and 0 <= left <= 30 - wide for top, left, high, wide in boxes)
+    assert len({(high, wide) for _, _, high, wide in boxes}) > 20

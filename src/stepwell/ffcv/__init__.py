@@ -81,7 +81,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
 }
 _ELSEWHERE: dict[str, str] = {
-    "libffcv": "pipeline",
+    "libffcv": "decoders",
     "memory_managers": "reader",
     "memory_managers.base": "reader",
     "memory_managers.os_cache": "reader",

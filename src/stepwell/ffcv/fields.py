@@ -30,6 +30,8 @@ from stepwell.ffcv.decoders import (
     RandomResizedCropRGBImageDecoder,
     ResizedCropRGBImageDecoder,
     SimpleRGBImageDecoder,
+    get_center_crop,
+    get_random_crop,
 )
 from stepwell.ffcv.pipeline import Operation
 from stepwell.json_text import parse_json
@@ -54,6 +56,8 @@ __all__ = [
     "ResizedCropRGBImageDecoder",
     "SimpleRGBImageDecoder",
     "TorchTensorField",
+    "get_center_crop",
+    "get_random_crop",
 ]
 
 ARG_TYPE = np.dtype([("", "u1", 1024)])

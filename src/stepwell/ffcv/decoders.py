@@ -323,6 +323,19 @@ def resize_crop(  # noqa: PLR0917  FFCV's order
     OpencvResize((height, width)).convert(part, destination, None)
 
 
+# FFCV's further arguments of imdecode
+DECODING = (
+    "crop_height",
+    "crop_width",
+    "offset_x",
+    "offset_y",
+    "scale_factor_num",
+    "scale_factor_denom",
+    "enable_crop",
+    "do_flip",
+)
+
+
 def imdecode(
     source: npt.NDArray[np.uint8],
     dst: npt.NDArray[np.uint8],
@@ -345,9 +358,7 @@ def imdecode(
     Raises:
         WindowError: a part, a scale or a flip, which are left to numpy here.
     """
-    names = ("crop_height", "crop_width", "offset_x", "offset_y")
-    names += ("scale_factor_num", "scale_factor_denom", "enable_crop", "do_flip")
-    given = {"scale_factor_num": 1, "scale_factor_denom": 1, **dict(zip(names, parts, strict=False)), **more}
+    given = {"scale_factor_num": 1, "scale_factor_denom": 1, **dict(zip(DECODING, parts, strict=False)), **more}
     if given["scale_factor_num"] != given["scale_factor_denom"] or given.get("enable_crop") or given.get("do_flip"):
         raise WindowError("imdecode with a scale, enable_crop or do_flip. Decode it whole, then cut or flip the array.")
     pixels = _jpeg_codec().decode(np.ascontiguousarray(source))
@@ -357,5 +368,7 @@ def imdecode(
     return 0
 
 
-for _function in (get_random_crop, get_center_crop, resize_crop, imdecode):
-    as_python(_function)
+as_python(get_random_crop)
+as_python(get_center_crop)
+as_python(resize_crop)
+as_python(imdecode)

@@ -58,7 +58,8 @@ class ReaderTfds:
         name: of the dataset: ``"imagenette"``, ``"imagenette/full-size"``, ``"imagenette:1.0.0"``.
         root: where datasets lie; default ``$TFDS_DATA_DIR``, else ``~/tensorflow_datasets``.
         split: TFDS's, such as ``"train[:10%]"``.
-        class_map: a class's name or number to the number that it becomes: a mapping, or a ``.txt`` file, a name a line.
+        class_map: a class's name or number to the number that it becomes: a mapping, or a ``.txt`` file, a name a line;
+            None or "": labels as they are.
         is_training: whether epochs are shuffled, and end with full batches.
         batch_size: of the ``DataLoader`` in each rank.
         download: nothing is downloaded: what is not there is an error.
@@ -121,8 +122,9 @@ class ReaderTfds:
         self._reader = WindowReader(View(store), {"input": input_key, "target": target_key})
         labels = store.metadata["tfds"].get("labels", {}).get(target_key, [])
         names = {label: number for number, label in enumerate(labels)}
-        self.remap_class = class_map is not None
-        self.class_to_idx = names if class_map is None else _class_map_of(class_map)
+        # timm's scripts give "" for none
+        self.remap_class = bool(class_map)
+        self.class_to_idx = _class_map_of(class_map) if class_map else names
         self._remapped = _remapped(self.class_to_idx, labels) if self.remap_class else {}
         self.num_samples = self._reader.index.num_anchors
         self.dist_rank, self.dist_num_replicas = _rank()

@@ -12,9 +12,9 @@ ALIGNED = (0, 1, 4, 6)
 
 
 class SpecFile:
-    """The parts of a file: names, samples by name, and the allocation table."""
+    """The parts of a file: names, samples by name, and the allocation table; custom fields as types that are given."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, customs: dict[str, int] | None = None) -> None:
         self.data = data = Path(path).read_bytes()
         version, num_fields, self.page_size, self.number, table = struct.unpack_from("<HHIQQ", data)
         assert version == 2 and table
@@ -24,9 +24,11 @@ class SpecFile:
         at, widest = 0, 1
         for place in range(24, 24 + 1041 * num_fields, 1041):
             kind, name, arguments = struct.unpack_from("<B16s1024s", data, place)
+            text = name.split(b"\0")[0].decode("ascii")
+            kind = (customs or {})[text] if kind == 255 else kind
             unit = 8 if kind in ALIGNED else 1
             at, widest = -(-at // unit) * unit, max(widest, unit)
-            self.fields.append((kind, name.split(b"\0")[0].decode("ascii"), arguments, at))
+            self.fields.append((kind, text, arguments, at))
             at += BYTES_IN_ROW[kind]
         self.row_bytes = -(-at // widest) * widest
         self.rows_start = 24 + 1041 * num_fields

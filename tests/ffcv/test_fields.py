@@ -26,6 +26,24 @@ def test_fields_are_found_where_ffcv_has_them(module):
         assert field is getattr(stepwell.ffcv.fields, name) is getattr(stepwell.ffcv, name)
 
 
+def test_fields_say_what_they_were_given_for_classes_that_extend_them():
+    pytest.importorskip("simplejpeg")
+    assert NDArrayField(np.dtype("float16"), (2, 3)).element_size == 12
+    field = RGBImageField("jpg", max_resolution=7, smart_threshold=3, jpeg_quality=80.0, compress_probability=0.25)
+    found = (field.write_mode, field.max_resolution, field.smart_threshold, field.jpeg_quality, field.proportion)
+    assert found == ("jpg", 7, 3, 80, 0.25)
+    field.write_mode = "raw"
+    assert field.encoder.write_mode == "raw"
+
+
+def test_modules_are_attributes_and_have_what_ffcv_s_import():
+    pytest.importorskip("torch")
+    for name in ("fields", "loader", "pipeline", "transforms", "writer", "traversal_order", "memory_managers"):
+        assert getattr(stepwell.ffcv, name).__name__ == f"stepwell.ffcv.{name}"
+    for home in ("fields.ndarray", "fields.basics", "transforms.flip", "loader.loader"):
+        assert import_module(f"stepwell.ffcv.{home}").AllocationQuery is stepwell.ffcv.pipeline.AllocationQuery
+
+
 def test_the_package_has_no_other_names():
     with pytest.raises(AttributeError, match="no attribute 'Loaders'"):
         _ = stepwell.ffcv.Loaders

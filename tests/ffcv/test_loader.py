@@ -26,6 +26,7 @@ from stepwell.errors import DatasetNotFoundError, FormatError, LoaderError, Orde
 from stepwell.ffcv import DatasetWriter
 from stepwell.ffcv.fields import BytesField, FloatField, IntField, JSONField, NDArrayField, RGBImageField
 from stepwell.ffcv.pipeline import PipelineSpec
+from stepwell.ffcv.reader import Reader
 
 torch = pytest.importorskip("torch")
 
@@ -431,6 +432,37 @@ def test_a_file_that_is_none_is_refused_by_name(path, tmp_path):
             Loader(str(tmp_path / name), 4)
     with pytest.raises(DatasetNotFoundError, match="nothing"):
         Loader(str(tmp_path / "nothing.beton"), 4)
+
+
+@pytest.mark.parametrize("order", OrderOption)
+@pytest.mark.parametrize("os_cache", [True, False])
+def test_a_file_of_more_than_4_gib_is_read_right(tmp_path, order, os_cache):
+    path, page = tmp_path / "a.beton", 1 << 21
+    fields = {"n": IntField(), "array": NDArrayField(np.dtype("int32"), (500,)), "data": BytesField()}
+    DatasetWriter(path, fields, page_size=page, num_workers=1).from_indexed_dataset(
+        [(i, np.full(500, i, "i4"), np.full(900_000, i, "u1")) for i in range(6)]
+    )
+    # the same pages behind a hole
+    size, away = path.stat().st_size, 5 << 30
+    reader = Reader(path)
+    head, start = reader.header.copy(), reader.memory.size - reader.alloc_table.nbytes
+    rows, table, pages = reader.metadata.copy(), reader.alloc_table.copy(), bytes(reader.memory[page:start])
+    head["alloc_table_ptr"] += np.uint64(away)
+    for ptrs in (rows["f1"], rows["f2"]["ptr"], table["ptr"]):
+        np.add(ptrs, np.uint64(away), out=ptrs)
+    with path.open("r+b") as file:
+        file.truncate(page)
+        file.write(head.tobytes())
+        file.seek(reader.layout.rows_start)
+        file.write(rows.tobytes())
+        file.seek(page + away)
+        file.write(pages + table.tobytes())
+    assert path.stat().st_size == size + away
+    seen = []
+    for numbers, arrays, data in Loader(path, 4, 2, os_cache, order, seed=0, drop_last=False):
+        seen += numbers[:, 0].tolist()
+        assert (arrays == numbers).all() and (data == numbers).all()
+    assert sorted(seen) == list(range(6))
 
 
 def test_a_file_of_numbers_alone_has_no_quasi_random_order(tmp_path):

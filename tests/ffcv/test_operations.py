@@ -12,14 +12,18 @@ torch = pytest.importorskip("torch")
 
 from stepwell.ffcv.fields.basics import IntDecoder  # noqa: E402
 from stepwell.ffcv.fields.ndarray import NDArrayDecoder  # noqa: E402
-from stepwell.ffcv.libffcv import memcpy  # noqa: E402
+from stepwell.ffcv.fields.rgb_image import get_center_crop, get_random_crop  # noqa: E402
+from stepwell.ffcv.libffcv import imdecode, memcpy, resize_crop  # noqa: E402
 from stepwell.ffcv.pipeline.compiler import Compiler  # noqa: E402
 from stepwell.ffcv.pipeline.operation import AllocationQuery, Operation  # noqa: E402
 
+from stepwell.errors import WindowError  # noqa: E402
 from stepwell.ffcv import DatasetWriter, Loader, OrderOption  # noqa: E402
-from stepwell.ffcv.fields import Field, IntField, NDArrayField  # noqa: E402
+from stepwell.ffcv.decoders import CenterCropRGBImageDecoder, SimpleRGBImageDecoder  # noqa: E402
+from stepwell.ffcv.fields import Field, IntField, NDArrayField, RGBImageField  # noqa: E402
+from stepwell.ffcv.loader import TraversalOrder  # noqa: E402
 from stepwell.ffcv.pipeline import State  # noqa: E402
-from stepwell.ffcv.transforms import ToTensor  # noqa: E402
+from stepwell.ffcv.transforms import Poison, RandomHorizontalFlip, RandomTranslate, ToTensor  # noqa: E402
 
 FRAME, WINDOW = (4, 4), 4
 
@@ -152,13 +156,56 @@ class TextField(NDArrayField):
         return super().encode(destination, np.frombuffer(text.encode("ascii"), dtype="uint8"), malloc)
 
 
-@pytest.mark.parametrize("custom", [{"text": TextField}, {}])
-def test_a_field_that_extends_a_built_in_one_is_read_as_it_or_by_its_class(tmp_path, custom):
+def test_a_field_that_extends_a_built_in_one_is_read_by_its_class(tmp_path):
     path, texts = str(tmp_path / "a.beton"), ["x" * (i % 50) for i in range(40)]
     DatasetWriter(path, {"text": TextField(50)}).from_indexed_dataset([(text,) for text in texts])
-    loader = Loader(path, 10, 2, pipelines={"text": [TextDecoder()]}, custom_fields=custom)
+    with pytest.raises(ValueError, match="custom_fields="):
+        Loader(path, 10, 2, pipelines={"text": [TextDecoder()]})
+    loader = Loader(path, 10, 2, pipelines={"text": [TextDecoder()]}, custom_fields={"text": TextField})
     found = [row.tobytes().decode().rstrip("\0") for (batch,) in loader for row in batch]
     assert found == texts
+
+
+class RunField(NDArrayField):
+    """Arrays of one number, which is stored once: fewer bytes than the class that it extends has."""
+
+    def __init__(self, *_):
+        super().__init__(np.dtype("uint8"), (100,))
+
+    @staticmethod
+    def from_binary(binary):
+        return RunField()
+
+    def encode(self, destination, field, malloc):
+        destination[0], data = malloc(0 if field[0] == 0 else 1)
+        data[:] = field[0]
+
+    def get_decoder_class(self):
+        return RunDecoder
+
+
+class RunDecoder(NDArrayDecoder):
+    def generate_code(self):
+        read, loop = self.memory_read, Compiler.get_iterator()
+
+        def decode(indices, destination, metadata, storage_state):
+            for i in loop(len(indices)):
+                data = read(metadata[indices[i]], storage_state)
+                destination[i] = data[0] if len(data) else 0
+            return destination
+
+        decode.is_parallel = True
+        return decode
+
+
+def test_a_field_that_extends_a_built_in_one_may_store_other_sizes_and_none(tmp_path):
+    path = str(tmp_path / "a.beton")
+    samples = [(np.full(100, i % 5, "u1"), i, np.full((4, 4, 3), i, "u1")) for i in range(40)]
+    fields = {"run": RunField(), "n": IntField(), "image": RGBImageField()}
+    DatasetWriter(path, fields, num_workers=1).from_indexed_dataset(samples)
+    loader = Loader(path, 8, 2, order=OrderOption.RANDOM, custom_fields={"run": RunField})
+    for runs, numbers, images in loader:
+        assert (runs == numbers % 5).all() and (images[:, 0, 0] == numbers).all()
 
 
 @pytest.fixture
@@ -275,6 +322,78 @@ def test_what_numba_cannot_compile_runs_as_python_in_order_and_says_so(path):
     assert note.seen == [*range(0, 40, 4)] * 2 and threading.get_ident() not in note.threads
 
 
+@pytest.fixture
+def images(tmp_path):
+    path = str(tmp_path / "images.beton")
+    values = np.random.default_rng(0).integers(0, 256, (16, 8, 8, 3), np.uint8)
+    DatasetWriter(path, {"image": RGBImageField()}, num_workers=1).from_indexed_dataset([(each,) for each in values])
+    return path, values
+
+
+class FlipAll(RandomHorizontalFlip):
+    def generate_code(self):
+        def flip(images, memory):
+            memory[:] = images[:, :, ::-1]
+            return memory
+
+        return flip
+
+
+class ShiftAll(RandomTranslate):
+    def generate_code(self):
+        padding = self.padding
+
+        def shift(images, memory):
+            memory[:, padding:-padding, padding:-padding] = images
+            images[:] = memory[:, padding:-padding, padding:-padding]
+            return images
+
+        return shift
+
+
+class Half(Poison):
+    def generate_code(self):
+        def halve(images, memory, indices):
+            memory[:] = images
+            memory /= 2
+            images[:] = memory
+            return images
+
+        halve.with_indices = True
+        return halve
+
+
+EXTENDING = {
+    "flip": (FlipAll(), lambda values: values[:, :, ::-1]),
+    "shift": (ShiftAll(2), lambda values: values),
+    "poison": (Half(np.zeros((8, 8, 3)), np.ones((8, 8)), [1]), lambda values: values // 2),
+}
+
+
+@pytest.mark.parametrize("name", EXTENDING)
+def test_an_operation_that_extends_one_of_ffcv_s_has_its_memory(images, name):
+    path, values = images
+    operation, made = EXTENDING[name]
+    loader = Loader(path, 16, 1, pipelines={"image": [SimpleRGBImageDecoder(), operation]})
+    ((found,),) = loader
+    assert np.array_equal(found, made(values))
+
+
+class ByPages(TraversalOrder):
+    """All samples of a page, then those of the next."""
+
+    def sample_order(self, epoch):
+        pages = self.loader.memory_manager.page_to_samples
+        return np.concatenate([sorted(pages[page]) for page in sorted(pages)])
+
+
+def test_an_order_of_one_s_own_knows_the_pages(path):
+    loader = Loader(path, 8, 1, order=ByPages)
+    assert torch.cat([batch[0] for batch in loader])[:, 0].tolist() == list(range(40))
+    manager = loader.memory_manager
+    assert {page for pages in manager.sample_to_pages.values() for page in pages} == set(manager.page_to_samples)
+
+
 class Halves(Operation):
     """Several memories, and another shape."""
 
@@ -315,3 +434,55 @@ def test_memcpy_copies_what_fits(dtype):
         short = np.zeros(10, dtype)
         copy(source, short)
         assert np.array_equal(short, source[0, :10])
+
+
+class CropDecoder(SimpleRGBImageDecoder):
+    """An image decoder of users' own, by FFCV's functions: the square in the middle, resized."""
+
+    def declare_state_and_memory(self, state):
+        most = np.uint64(self.metadata["height"].max()) * np.uint64(self.metadata["width"].max())
+        out, dtype = (16, 16, 3), np.dtype("uint8")
+        queries = (AllocationQuery(out, dtype), AllocationQuery((most * np.uint64(3),), dtype))
+        return replace(state, jit_mode=True, shape=out, dtype=dtype), queries
+
+    def generate_code(self):
+        read, loop, jpg = self.memory_read, Compiler.get_iterator(), 0
+        decode_file, resize, crop = (Compiler.compile(each) for each in (imdecode, resize_crop, get_center_crop))
+
+        def decode(indices, memories, metadata, storage_state):
+            destination, whole = memories
+            for i in loop(len(indices)):
+                row = metadata[indices[i]]
+                data = read(row["data_ptr"], storage_state)
+                height, width = np.uint32(row["height"]), np.uint32(row["width"])
+                if row["mode"] == jpg:
+                    decode_file(data, whole[i], height, width, height, width, 0, 0, 1, 1, False, False)
+                    data = whole[i][: 3 * height * width]
+                top, left, high, wide = crop(height, width, 1.0, 0.75)
+                resize(data.reshape(height, width, 3), top, top + high, left, left + wide, destination[i])
+            return destination
+
+        decode.is_parallel = True
+        return decode
+
+
+@pytest.mark.parametrize("mode", ["raw", "jpg"])
+def test_a_decoder_of_images_of_one_s_own_has_ffcv_s_functions(tmp_path, mode):
+    pytest.importorskip("simplejpeg")
+    path, ramp = str(tmp_path / "a.beton"), np.add.outer(np.arange(60), 2 * np.arange(80))[..., None]
+    samples = [((ramp + np.array([0, 9, 50]) + i).astype(np.uint8)[: 60 - i],) for i in range(8)]
+    DatasetWriter(path, {"image": RGBImageField(mode)}, num_workers=1).from_indexed_dataset(samples)
+    with pytest.warns(UserWarning, match="CropDecoder: numba cannot compile it"):
+        ((mine,),) = Loader(path, 8, 2, pipelines={"image": [CropDecoder()]})
+    ((ours,),) = Loader(path, 8, 2, pipelines={"image": [CenterCropRGBImageDecoder((16, 16), 0.75)]})
+    assert np.array_equal(mine, ours)
+
+
+def test_what_ffcv_s_functions_do_not_do_here_is_refused():
+    image = np.zeros((8, 8, 3), np.uint8)
+    with pytest.raises(WindowError, match="imdecode with a scale"):
+        imdecode(image, image, 8, 8, 8, 8, 0, 0, 1, 2, False, False)
+    np.random.seed(0)
+    boxes = [get_random_crop(40, 30, (0.1, 0.5), (0.75, 4 / 3)) for _ in range(50)]
+    assert all(0 <= top <= 40 - high and 0 <= left <= 30 - wide for top, left, high, wide in boxes)
+    assert len({(high, wide) for _, _, high, wide in boxes}) > 20

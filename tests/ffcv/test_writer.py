@@ -208,12 +208,39 @@ def test_a_field_of_one_s_own_may_make_other_values(tmp_path, workers):
     own = {"x": Scaled(np.dtype("u1"), (4,)), "text": Padded(8), "n": Doubled()}
     samples = [(np.full(4, number / 4), "ab" * number, number) for number in range(4)]
     DatasetWriter(str(tmp_path / "a.beton"), own, num_workers=workers).from_indexed_dataset(samples)
-    file = SpecFile(tmp_path / "a.beton")
+    file = SpecFile(tmp_path / "a.beton", {"x": 4, "text": 4, "n": 1})
     file.check()
     for number in range(4):
         found = file.sample(number)
         assert found["x"].tolist() == [number * 255 // 4] * 4 and found["n"] == 2 * number
         assert bytes(found["text"]).rstrip(b"\0").decode() == "ab" * number
+
+
+class Named(IntField):
+    """Another class that changes no bytes: a built-in type."""
+
+    def __init__(self, called):
+        self.called = called
+
+
+def test_a_field_that_writes_other_bytes_is_of_a_custom_type(tmp_path):
+    path, own = tmp_path / "a.beton", {"n": Named("n"), "text": Padded(8), "x": BytesField()}
+    DatasetWriter(path, own, num_workers=1).from_indexed_dataset([(1, "a", b"x")])
+    with pytest.raises(ValueError, match=r"custom_fields=\{'text': its class\}"):
+        Reader(path)
+    assert Reader(path, {"text": Padded}).field_descriptors["type_id"].tolist() == [1, 255, 3]
+
+
+def test_images_beside_a_field_of_one_s_own_are_drawn_one_by_one(tmp_path):
+    pytest.importorskip("simplejpeg")
+    fields = {"image": RGBImageField("proportion"), "n": IntField()}
+    samples = [(np.full((4, 4, 3), i, "u1"), i) for i in range(40)]
+    modes = []
+    for name, others in (("a", {}), ("b", {"n": Doubled()})):
+        path = tmp_path / f"{name}.beton"
+        DatasetWriter(path, {**fields, **others}, num_workers=1).from_indexed_dataset(samples)
+        modes.append(Reader(path, {"n": Doubled} if others else {}).rows_of("image")["mode"].tolist())
+    assert modes[0] == modes[1] and set(modes[0]) == {0, 1}
 
 
 def test_a_field_that_says_not_enough_is_refused_by_name(tmp_path):
@@ -254,9 +281,9 @@ def test_all_regions_of_a_sample_lie_on_one_page(tmp_path, sizes):
     samples = [(number, bytes([number % 256]) * size) for number, size in enumerate(sizes)]
     fields = {"n": IntField(), "x": Pieces()}
     DatasetWriter(str(tmp_path / "a.beton"), fields, page_size=SMALL_PAGE).from_indexed_dataset(samples)
-    file = SpecFile(tmp_path / "a.beton")
+    file = SpecFile(tmp_path / "a.beton", {"x": 3})
     assert [bytes(file.sample(number)["x"]) for number in range(len(sizes))] == [value for _, value in samples]
-    reader = Reader(tmp_path / "a.beton")
+    reader = Reader(tmp_path / "a.beton", {"x": Pieces})
     table, pages = reader.alloc_table, reader.rows_of("x")["ptr"] // np.uint64(SMALL_PAGE)
     for number, page in enumerate(pages.tolist()):
         regions = table[(table["sample_id"] == number) & (table["size"] > 0)]

@@ -134,6 +134,8 @@ def test_modes_class_maps_and_names(root, tmp_path):
     ):
         mapped = ReaderTfds("set", root, "val[:8]", class_map=class_map)
         assert [target for _, target in mapped] == [3, 2, 1, 0, 3, 2, 1, 0]
+    for nothing in (None, "", {}):
+        assert [target for _, target in ReaderTfds("set", root, "val[:4]", class_map=nothing)] == [0, 1, 2, 3]
     with pytest.raises(FormatError, match=r"no class 1\. There are: ant"):
         list(ReaderTfds("set", root, "val[:8]", class_map={"ant": 0}))
     with pytest.raises(FormatError, match=r"Allowed: a mapping, or a \.txt file"):
@@ -169,7 +171,9 @@ def test_timm_makes_datasets_and_loaders_of_it_and_trains_a_resnet(root):
 
     install()
     try:
-        training = create_dataset("tfds/set", root=root, split="train", is_training=True, batch_size=16)
+        # as timm's train.py asks for it
+        asked = {"class_map": "", "download": False, "seed": 42, "repeats": 0, "input_img_mode": "RGB"}
+        training = create_dataset("tfds/set", root=root, split="train", is_training=True, batch_size=16, **asked)
         assert isinstance(training.reader, ReaderTfds)
         training.set_epoch(3)
         loader = create_loader(

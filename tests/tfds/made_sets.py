@@ -62,6 +62,20 @@ def simple_tree(**more: Node) -> Fields:
     return steps_of(action=FLOATS, is_last=FLAG, is_terminal=FLAG, **more)
 
 
+def standard(trajectory: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the steps before the third, as functions for Octo do: by the dataset's own names, and masks."""
+    keeps = np.arange(4) >= 2
+    assert trajectory["is_first"].tolist() == [True, False, False, False]
+    seen, boxes = trajectory["observation"], trajectory["boxes"][keeps]
+    moved = trajectory["action"]["future/xyz"][keeps]
+    packed = np.array([[blob[0]] for blob in seen["packed"][keeps]])
+    return {
+        "observation": {"state": np.concatenate([seen["present/xyz"][keeps], packed], axis=1)},
+        "action": np.stack([moved[:, 0], [len(each) for each in boxes]], axis=1),
+        "note": trajectory["note"][keeps],
+    }
+
+
 def doubled(data: EpisodeData) -> EpisodeData:
     """Return an episode with twice its action, and one more column."""
     action = data.columns["action"]

@@ -4,10 +4,13 @@ import made_sets
 import numpy as np
 import pytest
 
+import stepwell
 from stepwell.errors import FormatError
+from stepwell.octo import Standardize
 from stepwell.recorders import EpisodeData
 from stepwell.schema import Array, Image, Schema, Text
 from stepwell.store import EncodedRows
+from stepwell.tfds.features import Fields, Leaf, Repeated
 from stepwell.tfds.steps import transform_of, transformed_schema
 
 BEFORE = Schema({"top": Image((8, 8, 3), codec="png"), "goal": Array((None, 2)), "action": Array(2)})
@@ -44,3 +47,34 @@ def test_columns_that_tell_no_feature_are_refused():
         schema_of(other=EncodedRows([b"x"]))
     with pytest.raises(FormatError, match="gives no steps of 'action'"):
         schema_of(action=np.zeros((0, 2)))
+
+
+@pytest.mark.parametrize("rename", [{}, {"observation.present_xyz": "place", "note": "words"}])
+def test_a_standardising_function_has_the_names_and_rows_of_the_dataset(tmp_path, rename):
+    # such names has BC-Z, such bytes Kuka
+    tree = made_sets.steps_of(
+        observation=Fields({"present/xyz": made_sets.FLOATS, "packed": Leaf("tensor", "string", ())}),
+        action=Fields({"future/xyz": made_sets.FLOATS}),
+        note=made_sets.TEXT,
+        boxes=Repeated(Leaf("tensor", "int64")),
+        is_first=made_sets.FLAG,
+        is_last=made_sets.FLAG,
+    )
+    example = {
+        "steps/observation/present/xyz": np.arange(8, dtype=np.float32),
+        "steps/observation/packed": [b"\xff", b"\xfe", b"\xfd", b"\xfc"],
+        "steps/action/future/xyz": -np.arange(8, dtype=np.float32),
+        "steps/note": [b"a", b"b", b"c", b"d"],
+        "steps/boxes/ragged_flat_values": np.arange(6),
+        "steps/boxes/ragged_row_lengths_0": np.array([0, 1, 2, 3]),
+        "steps/is_first": np.arange(4) == 0,
+        "steps/is_last": np.arange(4) == 3,
+    }
+    made_sets.write_set(tmp_path / "data", tree, {"train": [[example]]})
+    standard = Standardize("made", proprio_obs_key="state", language_key="note", standardize_fn=made_sets.standard)
+    store = stepwell.open(
+        f"tfds://{tmp_path}/data/made", transform=standard, rename=rename, as_bytes=["observation.packed"]
+    )
+    assert store[0]["action"].tolist() == [[-4, 2], [-6, 3]]
+    assert store[0]["observation.proprio"].tolist() == [[4, 5, 253], [6, 7, 252]]
+    assert store[0]["language_instruction"] == ["c", "d"]

@@ -81,9 +81,11 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
 }
 _ELSEWHERE: dict[str, str] = {
-    "libffcv": "pipeline",
+    "libffcv": "decoders",
     "memory_managers": "reader",
     "memory_managers.base": "reader",
+    "memory_managers.os_cache": "reader",
+    "memory_managers.process_cache": "reader",
     "traversal_order": "loader",
     "traversal_order.base": "loader",
     "traversal_order.quasi_random": "loader",
@@ -93,8 +95,14 @@ _ELSEWHERE: dict[str, str] = {
 }
 
 
+# modules that FFCV has as its attributes
+_LOADED: frozenset[str] = frozenset(
+    {"fields", "loader", "memory_managers", "pipeline", "reader", "transforms", "traversal_order", "writer"}
+)
+
+
 class _Alias(ModuleType):
-    """A module of FFCV's whose names are in one of ours."""
+    """A module of FFCV's whose names are in one of ours; what its modules import is in ``pipeline``."""
 
     def __init__(self, name: str, home: str) -> None:
         super().__init__(f"{__name__}.{name}", f"The names of `{__name__}.{home}`.")
@@ -104,7 +112,8 @@ class _Alias(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(import_module(self._home), name)
+        home, protocol = import_module(self._home), import_module(f"{__name__}.pipeline")
+        return getattr(protocol if name not in dir(home) and name in protocol.__all__ else home, name)
 
 
 for _home, _names in _MODULES.items():
@@ -117,6 +126,8 @@ for _name, _home in _ELSEWHERE.items():
 if not TYPE_CHECKING:  # a type checker would take it for any name
 
     def __getattr__(name: str) -> Any:
+        if name in _LOADED or name in _ELSEWHERE:
+            return import_module(f"{__name__}.{name}")
         return load_name(__name__, _HOMES, name)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.beton.layout import JPEG_MODE
-from stepwell.codecs import Decoder, make_codec
+from stepwell.codecs import Codec, Decoder, make_codec
 from stepwell.errors import FormatError, WindowError
 from stepwell.ffcv.pipeline import Allocation, AllocationQuery, Compiler, Operation, State, as_python, memcpy
 from stepwell.ffcv.transforms import AsOpencv, OpencvRandomResizedCrop, OpencvResize, random_draws
@@ -28,6 +29,10 @@ __all__ = [
     "RandomResizedCropRGBImageDecoder",
     "ResizedCropRGBImageDecoder",
     "SimpleRGBImageDecoder",
+    "get_center_crop",
+    "get_random_crop",
+    "imdecode",
+    "resize_crop",
 ]
 
 
@@ -157,8 +162,7 @@ class SimpleRGBImageDecoder(FieldDecoder):
 
     def _generated(self, make: Callable[[npt.NDArray[np.uint8], npt.NDArray[np.uint8]], None]) -> Callable[..., Any]:
         """Return what decodes the images of a batch and lets ``make`` write what it makes of each."""
-        read, threads = self.memory_read, Compiler.num_threads
-        codec = make_codec(Image((None, None, 3), codec="jpeg", dct="fast"))
+        read, threads, codec = self.memory_read, Compiler.num_threads, _jpeg_codec()
         pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
         def decode_one(row: Any, out: Any, storage_state: Any) -> None:
@@ -291,3 +295,80 @@ class CenterSquare(AsOpencv, Resizing):
         """Return the square; see `CutDecoder.box`."""
         side = max(int(self.part * min(height, width)), 1)
         return (height - side) // 2, (width - side) // 2, side, side
+
+
+@cache
+def _jpeg_codec() -> Codec:
+    return make_codec(Image((None, None, 3), codec="jpeg", dct="fast"))
+
+
+def get_random_crop(height: int, width: int, scale: Sequence[float], ratio: Sequence[float]) -> Box:
+    """Return top, left, height and width of a random part, by FFCV's law and numpy's global generator."""
+    options: dict[str, Any] = {"scale": tuple(map(float, scale)), "ratio": tuple(map(float, ratio))}
+    crop = OpencvRandomResizedCrop(1, **options)
+    return crop.box(int(height), int(width), crop.numbers(random_draws(1), 1)[0, 0].tolist())
+
+
+def get_center_crop(height: int, width: int, _: Any, ratio: float) -> Box:
+    """Return top, left, height and width of the square in the middle whose side is so much of the shorter one."""
+    return CenterSquare(1, part=float(ratio)).box(int(height), int(width), ())
+
+
+def resize_crop(  # noqa: PLR0917  FFCV's order
+    source: npt.NDArray[Any], start_row: int, end_row: int, start_col: int, end_col: int, destination: npt.NDArray[Any]
+) -> None:
+    """Resize a part of an image [height, width, 3] to that of ``destination``, as OpenCV's INTER_AREA does."""
+    part = np.ascontiguousarray(source[int(start_row) : int(end_row), int(start_col) : int(end_col)])
+    height, width = destination.shape[:2]
+    OpencvResize((height, width)).convert(part, destination, None)
+
+
+# FFCV's further arguments of imdecode
+DECODING = (
+    "crop_height",
+    "crop_width",
+    "offset_x",
+    "offset_y",
+    "scale_factor_num",
+    "scale_factor_denom",
+    "enable_crop",
+    "do_flip",
+)
+
+
+def imdecode(
+    source: npt.NDArray[np.uint8],
+    dst: npt.NDArray[np.uint8],
+    source_height: int,
+    source_width: int,
+    *parts: Any,
+    **more: Any,
+) -> int:
+    """Decode a JPEG file to RGB, as FFCV does.
+
+    Args:
+        source: the file.
+        dst: contiguous; its first bytes are written.
+        source_height: of the image.
+        source_width: of the image.
+        parts: FFCV's further arguments: height and width of a part, where it begins, numerator and denominator of a
+            scale, whether to cut and to flip.
+        more: the same by name.
+
+    Raises:
+        WindowError: a part, a scale or a flip, which are left to numpy here.
+    """
+    given = {"scale_factor_num": 1, "scale_factor_denom": 1, **dict(zip(DECODING, parts, strict=False)), **more}
+    if given["scale_factor_num"] != given["scale_factor_denom"] or given.get("enable_crop") or given.get("do_flip"):
+        raise WindowError("imdecode with a scale, enable_crop or do_flip. Decode it whole, then cut or flip the array.")
+    pixels = _jpeg_codec().decode(np.ascontiguousarray(source))
+    if pixels.shape[:2] != (source_height, source_width):
+        raise FormatError(f"an image of {pixels.shape[:2]}, where its row says {(source_height, source_width)}.")
+    dst.reshape(-1).view(np.uint8)[: pixels.size] = pixels.reshape(-1)
+    return 0
+
+
+as_python(get_random_crop)
+as_python(get_center_crop)
+as_python(resize_crop)
+as_python(imdecode)

@@ -30,6 +30,8 @@ from stepwell.ffcv.decoders import (
     RandomResizedCropRGBImageDecoder,
     ResizedCropRGBImageDecoder,
     SimpleRGBImageDecoder,
+    get_center_crop,
+    get_random_crop,
 )
 from stepwell.ffcv.pipeline import Operation
 from stepwell.json_text import parse_json
@@ -54,6 +56,8 @@ __all__ = [
     "ResizedCropRGBImageDecoder",
     "SimpleRGBImageDecoder",
     "TorchTensorField",
+    "get_center_crop",
+    "get_random_crop",
 ]
 
 ARG_TYPE = np.dtype([("", "u1", 1024)])
@@ -108,7 +112,9 @@ class Field:
             field: the value.
             malloc: number of bytes to (ptr, uint8 [n] to write to): a region of the file.
         """
-        cell, region = self.encoder.encode(field, 0)
+        # what is drawn for a sample follows from its number, which the writer's allocator knows
+        sample = getattr(getattr(malloc, "__self__", None), "current_sample_id", 0)
+        cell, region = self.encoder.encode(field, sample)
         ptr, size = 0, 0
         if region is not None:
             size = len(region)
@@ -245,6 +251,11 @@ class NDArrayField(Field):
         self._encoder = ArrayEncoder(self.shape, dtype)
 
     @property
+    def element_size(self) -> int:
+        """Bytes of a value."""
+        return self._encoder.num_bytes
+
+    @property
     def encoder(self) -> ArrayEncoder:
         """How its values are written."""
         return self._encoder
@@ -323,13 +334,17 @@ class RGBImageField(Field):
     ) -> None:
         # scripts pass None where the mode does not ask for it
         probability = 0.5 if compress_probability is None else float(compress_probability)
-        options: dict[str, Any] = {"smart_threshold": smart_threshold, "compress_probability": probability}
-        self._encoder = ImageEncoder(write_mode, max_resolution, jpeg_quality=int(jpeg_quality), **options)
+        self.write_mode, self.max_resolution, self.smart_threshold = write_mode, max_resolution, smart_threshold
+        self.jpeg_quality, self.proportion = int(jpeg_quality), probability
+        # what is not allowed is refused now
+        _ = self.encoder
 
     @property
     def encoder(self) -> Encoder:
         """How its values are written."""
-        return self._encoder
+        return ImageEncoder(
+            self.write_mode, self.max_resolution, self.smart_threshold, self.jpeg_quality, self.proportion
+        )
 
     @property
     def metadata_type(self) -> Any:

@@ -244,6 +244,8 @@ class Loader:
         self.num_workers = num_workers if num_workers >= 1 else available_cpus()
         Compiler.set_num_threads(self.num_workers)
         self.reader = reader_of(fname, custom_fields or {})
+        # None of a store
+        self.memory_manager = MemoryManager(self.reader) if isinstance(self.reader, Reader) else None
         self.indices = self._chosen(indices)
         self.traversal_order = self._order(order, order_kwargs or {})
         self.next_epoch = 0
@@ -387,10 +389,9 @@ class Loader:
         return found
 
     def _source(self) -> Source:
-        reader = self.reader
-        if not isinstance(reader, Reader):
+        reader, manager = self.reader, self.memory_manager
+        if not isinstance(reader, Reader) or manager is None:
             return Source(reader.handlers, reader.rows_of, None, lambda: None, lowers=True)
-        manager = MemoryManager(reader)
         lowers = reader.view is not None
         return Source(reader.handlers, reader.rows_of, manager.compile_reader(), lambda: manager.state, lowers)
 

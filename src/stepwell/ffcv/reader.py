@@ -184,8 +184,30 @@ class MemoryManager:
     @cached_property
     def state(self) -> tuple[npt.NDArray[Any], ...]:
         """What reading takes: the file, uint8 [n]; each ptr once, ascending, and its size, uint64."""
-        ptrs, sizes = self.reader.regions.arrays
-        return self.reader.memory, ptrs.astype(np.uint64), sizes.astype(np.uint64)
+        ptrs, sizes = (part.astype(np.uint64) for part in self.reader.regions.arrays)
+        table = self.reader.alloc_table
+        empty = np.setdiff1d(table["ptr"][table["size"] == 0], ptrs)
+        places = np.searchsorted(ptrs, empty)
+        return self.reader.memory, np.insert(ptrs, places, empty), np.insert(sizes, places, np.uint64(0))
+
+    @cached_property
+    def page_to_samples(self) -> dict[int, set[int]]:
+        """The samples that have regions on each page, for orders of users' own."""
+        return self._sets(0, 1)
+
+    @cached_property
+    def sample_to_pages(self) -> dict[int, set[int]]:
+        """The pages of each sample's regions, for orders of users' own."""
+        return self._sets(1, 0)
+
+    def _sets(self, key: int, value: int) -> dict[int, set[int]]:
+        """Return what of (page, sample) goes with what."""
+        table = self.reader.alloc_table
+        pairs = table["ptr"] // np.uint64(self.reader.page_size), table["sample_id"]
+        found: dict[int, set[int]] = {}
+        for each, other in zip(pairs[key].tolist(), pairs[value].tolist(), strict=True):
+            found.setdefault(each, set()).add(other)
+        return found
 
     def schedule_epoch(self, batches: Any) -> MemoryManager:
         """Return a context whose ``state`` is what reading takes; nothing is to be prepared."""

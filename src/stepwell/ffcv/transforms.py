@@ -67,9 +67,17 @@ class Lowered(Operation):
         """Return the transform."""
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Allocation]:
-        """Return what the transform makes of a state; see `Operation.declare_state_and_memory`."""
+        """Return what the transform makes of a state, and FFCV's memory; see `Operation.declare_state_and_memory`.
+
+        The memory is for subclasses of users' own, whose code replaces the transform.
+        """
         shape, dtype = self.lowered().output(tuple(previous_state.shape), np.dtype(previous_state.dtype))
-        return replace(previous_state, shape=shape, dtype=dtype), None
+        state = replace(previous_state, jit_mode=True, shape=shape, dtype=dtype)
+        return state, AllocationQuery(self._memory_shape(shape), dtype)
+
+    def _memory_shape(self, shape: Shape) -> Shape:
+        """Return the shape of FFCV's memory for images of a shape."""
+        return shape
 
     def generate_code(self) -> Callable[..., Any]:
         """Return the transform with random numbers of numpy's generator; see `Operation.generate_code`."""
@@ -133,6 +141,10 @@ class RandomTranslate(Lowered):
     def lowered(self) -> Transform:
         """Return the shift; see `Lowered.lowered`."""
         return Translate(int(self.padding), tuple(self.fill.tolist()))
+
+    def _memory_shape(self, shape: Shape) -> Shape:
+        height, width, channels = shape
+        return height + 2 * self.padding, width + 2 * self.padding, channels
 
 
 class Cutout(Lowered):
@@ -262,7 +274,8 @@ class NormalizeImage(Operation):
         self._on_tensors = torch is not None and isinstance(previous_state.dtype, torch.dtype)
         if self._on_tensors:
             dtype = torch.from_numpy(np.empty(0, self.table.dtype)).dtype
-        return replace(previous_state, dtype=dtype), None
+            return replace(previous_state, dtype=dtype), None
+        return replace(previous_state, dtype=dtype), AllocationQuery(previous_state.shape, dtype)
 
     def generate_code(self) -> Callable[..., Any]:
         """Return what looks the values up; see `Operation.generate_code`."""
@@ -451,8 +464,8 @@ class Poison(Operation):
         self.mask, self.alpha, self.indices, self.clamp = mask, alpha, np.sort(indices), clamp
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Allocation]:
-        """Return the state as it is; see `Operation.declare_state_and_memory`."""
-        return previous_state, None
+        """Return the state as it is, and floats for subclasses; see `Operation.declare_state_and_memory`."""
+        return previous_state, AllocationQuery(previous_state.shape, np.dtype(np.float32))
 
     def generate_code(self) -> Callable[..., Any]:
         """Return what blends; see `Operation.generate_code`."""

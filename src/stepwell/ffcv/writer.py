@@ -78,7 +78,7 @@ class DatasetWriter:
                     f"field {name!r} is a {found}. Allowed: those of stepwell.ffcv.fields, and subclasses."
                 )
         self._fname, self._fields = fname, dict(fields)
-        self._own = [name for name, field in fields.items() if _is_own(field)]
+        self._own = [name for name, field in fields.items() if _type_of(field) == FieldType.CUSTOM]
         self._encoders = {} if self._own else {name: field.encoder for name, field in fields.items()}
         self._page_size = check_page_size(page_size)
         self._workers = None if num_workers < 1 else num_workers
@@ -172,23 +172,17 @@ class DatasetWriter:
 
 
 # what decides of a field's bytes in the file
-FORMAT = ("metadata_type", "to_binary", "from_binary")
+FORMAT = ("metadata_type", "to_binary", "from_binary", "encode", "encoder")
 
 
 def _type_of(field: Field) -> int:
-    """Return the type that a file says: one that extends a built-in field is written as that, if its rows are."""
+    """Return the type that a file says: a custom one where a class of one's own says what bytes there are."""
     found = int(FieldType.CUSTOM)
     for type_id, built_in in FIELD_OF_TYPE.items():
         same = all(getattr(type(field), each) is getattr(built_in, each) for each in FORMAT)
         if isinstance(field, built_in) and same:
             found = int(type_id)
     return found
-
-
-def _is_own(field: Field) -> bool:
-    """Whether a field writes its values itself."""
-    built_in = {each.encode for each in FIELD_OF_TYPE.values()}
-    return type(field).encode not in built_in or _type_of(field) == FieldType.CUSTOM
 
 
 def _descriptor(name: str, field: Field) -> FieldDescriptor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,10 @@ class Standardize:
         proprio_obs_key: the observation, or observations joined, of the robot's own state; None in a sequence: a zero.
         language_key: name of the instruction: in the trajectory, or below with dots. None: there is none.
         standardize_fn: a function of a trajectory, written for Octo or OpenVLA: it gets nested dicts of arrays [T, ...]
-            by the dataset's own names, and returns such with "observation" and "action". Cameras are references to the
-            files, of which slices, indices and masks take some without decoding. It may return tensors. An episode that
-            it leaves no steps is left out.
+            by the dataset's own names, whatever ``rename=`` says or a feature cannot be called, and returns such with
+            "observation" and "action". Cameras are references to the files, of which slices, indices and masks take
+            some without decoding; texts and what varies in length are arrays of objects. It may return tensors. An
+            episode that it leaves no steps is left out.
         max_action_dim: action gets zeros up to so many dimensions; they are False in ``action_pad_mask``.
         max_proprio_dim: proprio gets zeros up to so many dimensions.
 
@@ -63,7 +65,14 @@ class Standardize:
 
     def __call__(self, episode: EpisodeData) -> EpisodeData | None:
         """Return the episode standardised; None, which leaves it out, where its function leaves it no steps."""
-        trajectory = _trajectory_of(episode)
+        return self._standardized(episode, {})
+
+    def with_paths(self, paths: Mapping[str, Sequence[str]]) -> Callable[[EpisodeData], EpisodeData | None]:
+        """Return the same for columns to each of which these names lead in the dataset; its reader asks for it."""
+        return partial(self._standardized, paths=paths)
+
+    def _standardized(self, episode: EpisodeData, paths: Mapping[str, Sequence[str]]) -> EpisodeData | None:
+        trajectory = _trajectory_of(episode, paths)
         if self.standardize_fn is not None:
             trajectory = dict(self.standardize_fn(trajectory))
         actions = self._numbers(trajectory, "action")
@@ -121,10 +130,16 @@ class Standardize:
                 raise FormatError(f"dataset {self.name!r}: {name!r} has {found} steps, and 'action' {length}.")
 
 
-def _trajectory_of(episode: EpisodeData) -> dict[str, Any]:
+def _trajectory_of(episode: EpisodeData, paths: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Return an episode as nested dicts, by the names of the dataset, with what dlimp adds."""
-    columns = {name.removeprefix(OWN_PREFIX): _as_rows(values) for name, values in episode.columns.items()}
-    trajectory = nest(columns)
+    columns = {name: _as_rows(values) for name, values in episode.columns.items()}
+    trajectory = nest({name.removeprefix(OWN_PREFIX): values for name, values in columns.items() if name not in paths})
+    for name in filter(paths.__contains__, columns):
+        *parents, last = paths[name]
+        branch = trajectory
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+        branch[last] = columns[name]
     length = min((values.num_rows if has_rows(values) else len(values) for values in columns.values()), default=0)
     told = {name: np.repeat(np.array(value, _dtype_of(value)), length) for name, value in _scalars(episode.metadata)}
     trajectory["traj_metadata"] = {"episode_metadata": told}
@@ -133,7 +148,12 @@ def _trajectory_of(episode: EpisodeData) -> dict[str, Any]:
 
 
 def _as_rows(values: Any) -> Any:
-    return np.array(values, object) if isinstance(values, list) and all(isinstance(v, str) for v in values) else values
+    """Return a column that can be sliced and masked."""
+    if not isinstance(values, list):
+        return values
+    rows = np.empty(len(values), object)
+    rows[:] = values
+    return rows
 
 
 def _scalars(metadata: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -61,6 +61,12 @@ class Chosen:
     sources: Mapping[str, str]
     metadata: Sequence[tuple[tuple[str, ...], Placed]]
 
+    @property
+    def paths(self) -> dict[str, tuple[str, ...]]:
+        """The names that lead to each column in the dataset, which may have characters that no feature's name has."""
+        start = len(self.steps or ())
+        return {name: placed.path[start:] or placed.path[-1:] for name, placed in self.columns.items()}
+
     def flag(self, name: str, tree: Node) -> str | None:
         """Return the key of a flag of steps, such as ``is_last``; None where there is none."""
         if self.steps is None:

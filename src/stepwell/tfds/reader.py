@@ -75,7 +75,8 @@ class TfdsReader(Reader):
         steps: name of the sequence whose items are steps; default: the Dataset there is, if any. A Video may be one.
         as_bytes: names of strings that are no text.
         transform: what makes another episode of each: a function of `EpisodeData` that workers can import, or its
-            name, ``"module:function"``. An episode for which it returns None is left out.
+            name, ``"module:function"``. An episode for which it returns None is left out. Of one that has a method
+            ``with_paths`` it is what that returns, given the names that lead to each column in the dataset.
         images: ``"alike"`` (default): images of a feature are files of one format, or of those that some of them have;
             ``"any"``: each may be JPEG, PNG or WebP.
         verify: whether records are compared with their CRCs as they are read.
@@ -132,6 +133,10 @@ class TfdsReader(Reader):
         self._shards = Shards(paths, info.file_format, is_verified=is_verified)
         told = sorted(self._chosen.columns.items()), self._chosen.metadata, sorted(self._as_bytes), self._images
         self._told = f"{split}, {zlib.crc32(repr(told).encode()):08x}, {option_key(self._transform)}"
+        # of one that reads by the dataset's own names
+        with_paths = getattr(self._transform, "with_paths", None)
+        if with_paths is not None:
+            self._transform = with_paths(self._chosen.paths)
         self._held: tuple[int, int, Steps] | None = None
         self.metadata = {"tfds": self._description(split)}
         self.own_files = None if is_remote(source) else [*described_by(info), *paths]

@@ -16,8 +16,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """What was asked of the opener of lerobot:// addresses."""
     calls: list[tuple[str, dict[str, Any]]] = []
 
-    def fake(address: str, **options: Any) -> str:
-        calls.append((address, options))
+    def fake(address: str, *, tolerance: float = 0, **options: Any) -> str:
+        calls.append((address, options | ({"tolerance": tolerance} if tolerance else {})))
         return "a store"
 
     monkeypatch.setattr(cache, "import_module", lambda name: SimpleNamespace(open_in_place=fake, name=name))
@@ -40,7 +40,7 @@ def test_a_file_address_is_a_path(tmp_path: Path) -> None:
 def test_where_no_store_is_the_error_says_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stepwell.create(tmp_path / "reach.well", {"action": stepwell.Array(2)})
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(StoreNotFoundError, match=r"rech.well: there is nothing of this name\. Did you mean 'reach.well'"):
+    with pytest.raises(StoreNotFoundError, match=r"there is nothing of this name\. Did you mean 'reach.well'"):
         opening.open("rech.well")
     with pytest.raises(StoreNotFoundError, match=r"there is nothing of this name\. Make one with stepwell.create"):
         opening.open("x")

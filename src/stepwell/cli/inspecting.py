@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.cli.sheets import Row, Tile, displayable, write_sheet
-from stepwell.cli.terminal import cut, print_cut, print_folded
+from stepwell.cli.terminal import cut, print_cut, print_folded, width_of
 from stepwell.errors import (
     EpisodeNotFoundError,
     FeatureNotFoundError,
@@ -437,7 +437,8 @@ def _run_audit(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(report.to_json(), indent=2))
     else:
-        print_folded(report)
+        width = width_of()
+        print_folded(report if width is None else report.text(width))
     return 0 if report.is_ok else 1
 
 

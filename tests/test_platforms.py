@@ -34,12 +34,13 @@ def run_without_linux(*arguments: str | Path) -> subprocess.CompletedProcess[str
     )
 
 
-def test_recording_loading_replay_and_a_server_need_nothing_of_linux() -> None:
+def test_recording_loading_replay_a_server_and_video_need_nothing_of_linux() -> None:
     done = run_without_linux(WITHOUT_LINUX / "walk.py")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[:6] == ["darwin False False False", "8 160", "160", "160", "300 32", lines[5]]
     assert lines[5] in ("(8, 3)", "no grpc")
+    assert lines[6:] in (["(12, 2, 32, 48, 3)"], ["no av"])
 
 
 def test_tests_pass_without_linux() -> None:

@@ -484,9 +484,11 @@ def _check_image_shape(shape: tuple[int | None, ...]) -> None:
     is_image = len(shape) == 2 or (len(shape) == 3 and shape[2] in IMAGE_CHANNELS)
     has_sides = is_image and (shape[:2] == (None, None) or all(size is not None and size > 0 for size in shape[:2]))
     if not has_sides:
+        is_first = len(shape) == 3 and shape[0] in IMAGE_CHANNELS
+        told = f" Channels come last: {(*shape[1:], shape[0])}." if is_first else ""
         raise SchemaError(
             f"shape {shape} is not an image. Allowed: (height, width) or (height, width, 1 | 3 | 4); None for both "
-            "sides where each image has a size of its own."
+            f"sides where each image has a size of its own.{told}"
         )
 
 

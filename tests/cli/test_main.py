@@ -99,6 +99,9 @@ def test_a_wrong_command_line_exits_with_two_and_says_why(words: list[str], caps
     [
         (["inof"], "there is no verb 'inof'. Did you mean 'info'?"),
         (["fly"], "There are: demo, info"),
+        (["list", "x.well"], "there is no verb 'list'. Here it is ls. There are:"),
+        (["delete", "x.well"], "there is no verb 'delete'. Here it is rm. There are:"),
+        (["export", "x.well", "y", "--format", "rlds"], "is not understood. Here it is --to. See"),
         (["ls", "x.well", "--jsno"], "--jsno is not understood. Did you mean '--json'? See stepwell ls --help"),
         (["ls", "x.well", "--fisrt=3"], "Did you mean '--first'?"),
         (["edit", "delte", "x"], "there is no action 'delte'. Did you mean 'delete'?"),

@@ -16,8 +16,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """What was asked of the opener of lerobot:// addresses."""
     calls: list[tuple[str, dict[str, Any]]] = []
 
-    def fake(address: str, **options: Any) -> str:
-        calls.append((address, options))
+    def fake(address: str, *, tolerance: float = 0, **options: Any) -> str:
+        calls.append((address, options | ({"tolerance": tolerance} if tolerance else {})))
         return "a store"
 
     monkeypatch.setattr(cache, "import_module", lambda name: SimpleNamespace(open_in_place=fake, name=name))
@@ -35,6 +35,20 @@ def test_a_file_address_is_a_path(tmp_path: Path) -> None:
     assert opening.open(f"file://{tmp_path}/a.well", mode="r").path == tmp_path / "a.well"
     with pytest.raises(StoreNotFoundError, match=f"no store at {tmp_path}/b"):
         opening.open(f"file://{tmp_path}/b")
+
+
+def test_where_no_store_is_the_error_says_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stepwell.create(tmp_path / "reach.well", {"action": stepwell.Array(2)})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreNotFoundError, match=r"there is nothing of this name\. Did you mean 'reach.well'"):
+        opening.open("rech.well")
+    with pytest.raises(StoreNotFoundError, match=r"there is nothing of this name\. Make one with stepwell.create"):
+        opening.open("x")
+    with pytest.raises(StoreNotFoundError, match=r"there is no store.json\. There are stores in it: reach.well\."):
+        opening.open(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StoreNotFoundError, match=r"there is no store.json\. Make one with stepwell.create"):
+        opening.open("empty")
 
 
 def test_an_unknown_scheme_is_told_without_the_secrets_of_the_address() -> None:

@@ -166,6 +166,16 @@ def test_the_report_is_a_table_of_errors_and_then_warnings(tmp_path):
     assert max(len(line) for line in lines[1:] if "$ stepwell" not in line) <= 120
 
 
+def test_a_narrow_terminal_has_each_finding_below_its_code(tmp_path):
+    root = tiny_set(tmp_path, cameras=CAMERAS, files=3)
+    change_rows(root, "timestamp", {2: 0.203}, file=1)
+    report = audit(root)
+    text = report.text(60)
+    assert all(len(line) <= 60 or line.strip().startswith("$ ") for line in text.splitlines()[1:])
+    assert " ".join(text.split()).count("-> ") == str(report).count("-> ") > 0
+    assert report.text(200) == str(report)
+
+
 def test_a_report_without_findings_is_one_line(tmp_path):
     root = tiny_set(tmp_path)
     assert str(audit(root)).endswith("3 episodes, 18 steps: nothing found")

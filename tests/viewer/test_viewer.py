@@ -1,6 +1,8 @@
 """The page's endpoints: what they tell is what the store holds, and strangers are told nothing."""
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 
 import stepwell
+from stepwell.cli import viewing
 from stepwell.cli.main import main
 from stepwell.errors import StepwellError
 from stepwell.viewer.listing import list_episodes
@@ -284,3 +287,22 @@ def test_steps_of_long_episodes_are_thinned(store: Any, monkeypatch: pytest.Monk
     got = client_of(store).get("/api/histograms?name=action").json()
     values = np.concatenate([store[i]["action"][::2, 0] for i in range(len(LENGTHS))])
     assert got["axes"][0]["low"] == values.min()
+
+
+def test_the_address_that_is_printed_is_listened_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    with viewing._listening("127.0.0.1", 0) as first:
+        taken = first.getsockname()[1]
+        with pytest.raises(stepwell.StepwellError, match=f"another process listens at 127.0.0.1, port {taken}"):
+            viewing._listening("127.0.0.1", taken)
+        monkeypatch.setattr(viewing, "DEFAULT_PORT", taken)
+        with viewing._listening("127.0.0.1", None) as second:
+            assert taken < second.getsockname()[1] < taken + viewing.NUM_PORTS
+    with pytest.raises(stepwell.StepwellError, match=r"cannot listen at 203.0.113.1, port 0"):
+        viewing._listening("203.0.113.1", 0)
+
+
+def test_a_page_of_a_store_loads_neither_numba_nor_replay() -> None:
+    code = (
+        "import sys, stepwell.cli.viewing; print({'numba', 'stepwell.replay', 'stepwell.service'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

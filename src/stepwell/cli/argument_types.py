@@ -168,10 +168,10 @@ def positive(text: str) -> int:
 
 
 def port(text: str) -> int:
-    """Return the number of a port, 1 to 65535."""
+    """Return the number of a port, 1 to 65535; 0 is any that is free."""
     number = whole(text)
-    if not 0 < number < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text} is not the number of a port: 1 to 65535")
+    if not 0 <= number < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text} is not the number of a port: 1 to 65535, or 0 for one that is free")
     return number
 
 

@@ -7,16 +7,14 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stepwell.cli.sheets import Row, Tile, displayable, write_sheet
-from stepwell.cli.terminal import cut, in_a_line, print_cut, print_folded
+from stepwell.cli.terminal import cut, in_a_line, print_cut, print_folded, width_of
 from stepwell.errors import (
     EpisodeNotFoundError,
     FeatureNotFoundError,
@@ -25,7 +23,7 @@ from stepwell.errors import (
     StoreNotFoundError,
     did_you_mean,
 )
-from stepwell.files.addresses import plain_address
+from stepwell.files.addresses import nothing_at, plain_address
 from stepwell.formats.opening import is_store, open, point_to_reader, recognised
 from stepwell.formats.options import flag_of, names_of
 from stepwell.formats.reader import Reader
@@ -88,13 +86,8 @@ def open_at(place: Path | str, settings: Iterable[tuple[str, str]] = ()) -> Stor
 
 def check_spelling(place: Path | str) -> None:
     """Raise StoreNotFoundError for a path where nothing is, with what is called nearly so beside it."""
-    if isinstance(place, str) or os.path.lexists(place) or any(mark in place.name for mark in PATTERN_MARKS):
-        return
-    names: list[str] = []
-    with suppress(OSError):
-        names = [each.name for each in islice(place.absolute().parent.iterdir(), MAX_NEIGHBOURS)]
-    if told := did_you_mean(place.name, names):
-        raise StoreNotFoundError(f"no store at {place}: there is nothing of this name.{told}")
+    if isinstance(place, Path) and not os.path.lexists(place) and not any(mark in place.name for mark in PATTERN_MARKS):
+        raise StoreNotFoundError(f"no store at {place}: {nothing_at(place)}")
 
 
 def check_episodes(count: int, where: str, episodes: slice | None) -> None:
@@ -154,8 +147,6 @@ _LEROBOT: dict[str, Callable[[str], Any]] = {
 
 # a value of an episode's metadata below a picture
 MAX_VALUE = 60
-# names beside a path that is not there, of which one may have been meant
-MAX_NEIGHBOURS = 10_000
 # of the names of several files
 PATTERN_MARKS = "*?[{"
 ENDINGS = ("terminated", "truncated", "interrupted")
@@ -440,6 +431,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
     if scheme_of(str(arguments.path)) is not None:
         with open_given(arguments) as store:
             return _verify(store, store.address or plain_address(arguments.path), arguments)
+    check_spelling(arguments.path)
     # a store that is too damaged to open is verified all the same, so it is not opened here
     if not is_store(arguments.path):
         fault = StoreNotFoundError(f"no store at {arguments.path}: there is neither {STORE_JSON} nor {SEGMENTS}.")
@@ -477,7 +469,8 @@ def _run_audit(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(report.to_json(), indent=2))
     else:
-        print_folded(report)
+        width = width_of()
+        print_folded(report if width is None else report.text(width))
     return 0 if report.is_ok else 1
 
 

@@ -705,7 +705,8 @@ def _add_view(verbs: Verbs[Parser]) -> None:
     _add_token(parser)
     parser.add_argument("--authority", metavar="FILE", help="PEM: the server's certificate leads to these")
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="to listen on, default: 127.0.0.1")
-    parser.add_argument("--port", type=port, default=7080, metavar="N", help="default: 7080")
+    line = "0: one that is free; default: 7080, or the next one that is"
+    parser.add_argument("--port", type=port, metavar="N", help=line)
     parser.add_argument("--edit", action="store_true", help="let the page mark episodes and save selections")
     parser.add_argument("--once", action="store_true", help="print the address and leave")
 

@@ -31,6 +31,14 @@ __all__ = [
 
 COMMENT = re.compile(r"(?P<command> *\S.*?\S) {2,}(?P<comment>\S.*)")
 EXAMPLES_END = "\n\nexit codes:"
+# what other commands call it; nothing that is spelled nearly so
+OTHER_NAMES = {
+    "list": "ls", "delete": "rm", "remove": "rm", "cat": "head", "open": "view", "visualize": "view",
+    "visualise": "view", "browse": "view", "import": "convert", "check": "verify", "validate": "verify",
+    "describe": "info", "summary": "info", "statistics": "stats", "concat": "merge", "compare": "diff",
+    "version": "--version", "--format": "--to", "--output": "--out", "--filter": "--where", "--force": "--yes",
+    "--limit": "--first",
+}  # fmt: skip
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
@@ -68,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         if rest:
             innermost = found.parser
             options = [each for action in innermost._actions for each in action.option_strings]
-            told = did_you_mean(rest[0].partition("=")[0], options) if rest[0].startswith("-") else ""
+            told = _meant(rest[0].partition("=")[0], options) if rest[0].startswith("-") else ""
             innermost.error(f"{' '.join(rest)} is not understood.{told}")
         return found
 
@@ -79,7 +87,8 @@ class Parser(argparse.ArgumentParser):
         if isinstance(action, argparse._SubParsersAction):
             what = str(action.metavar or "choice").lower()
             # it has no name that could be put before the message
-            self.error(f"there is no {what} {value!r}.{did_you_mean(str(value), known)} There are: {', '.join(known)}.")
+            told = _meant(str(value), [*known, "--version"] if what == "verb" else known)
+            self.error(f"there is no {what} {value!r}.{told} There are: {', '.join(known)}.")
         raise argparse.ArgumentError(action, f"{value!r}.{did_you_mean(str(value), known)} Allowed: {', '.join(known)}")
 
     def error(self, message: str) -> NoReturn:
@@ -87,6 +96,13 @@ class Parser(argparse.ArgumentParser):
         stop = "" if message.endswith((".", "?")) else "."
         text = f"{self.prog}: error: {message}{stop} See {self.prog} --help"
         self.exit(2, f"{fold(text, width_of(sys.stderr))}\n")
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """Return a sentence that names what another command's word is here, or what is spelled nearly so."""
+    known = list(known)
+    other = OTHER_NAMES.get(name.lower())
+    return f" Here it is {other}." if other in known else did_you_mean(name, known)
 
 
 Verbs = argparse._SubParsersAction

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from stepwell import replay
 from stepwell.cli.terminal import in_a_line
 from stepwell.errors import MissingDependencyError, ServiceError, StepwellError
+from stepwell.formats.opening import open
 from stepwell.replay import Pattern
 from stepwell.service import TLS, Client, Server, open_table
 from stepwell.sizes import human_bytes
-from stepwell.store import open as open_store
 
 __all__ = ["Look", "make_screen", "parse_table", "read_token", "run_serve", "run_top"]
 
@@ -78,7 +78,7 @@ def _limiter(text: str) -> Any:
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Serve tables until a signal comes."""
-    store = open_store(arguments.path)
+    store = open(arguments.path)
     tables = [open_table(store, name, **options) for name, options in map(parse_table, arguments.table or ["replay"])]
     token = read_token(arguments.token_file)
     has_tls = arguments.certificate or arguments.key or arguments.authority

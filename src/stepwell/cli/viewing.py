@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import secrets
+import socket
 import sys
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from stepwell.cli.inspecting import open_given
-from stepwell.cli.serving import read_token
 from stepwell.cli.terminal import print_folded
 from stepwell.errors import EpisodeNotFoundError, MissingDependencyError, StepwellError
 from stepwell.formats.opening import is_store, open
-from stepwell.service import TLS, Client
 from stepwell.sizes import counted, human_bytes
 from stepwell.store import Store
 from stepwell.viewer.app import make_app
@@ -27,6 +28,9 @@ __all__ = ["run_export_episode", "run_view"]
 
 # that a server of tables may take to answer
 TABLES_SECONDS = 3.0
+# where no other process listens there, else one of the next ones
+DEFAULT_PORT = 7080
+NUM_PORTS = 20
 # flags of `stepwell export` that say nothing of a file of one episode
 OF_DATA_SETS = ("task", "append", "rename", "workers", "executor", "episodes", "where")
 
@@ -46,6 +50,10 @@ def run_view(arguments: argparse.Namespace) -> int:
 
 def _view_tables(arguments: argparse.Namespace, token: str | None, hosts: Sequence[str] | None) -> int:
     """Serve the page of a server's tables."""
+    # tables and their kernels take as long to load as all of a store's page
+    from stepwell.cli.serving import read_token
+    from stepwell.service import TLS, Client
+
     if arguments.edit:
         raise StepwellError(f"--edit is of stores; {arguments.path} is the address of a server. Leave it out.")
     tls = None if arguments.authority is None else TLS(authority=arguments.authority)
@@ -63,10 +71,31 @@ def _serve(app: Any, arguments: argparse.Namespace, token: str | None, shown: st
         raise MissingDependencyError.of("uvicorn", "view") from None
     query = "" if token is None else f"?token={token}"
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-    print_folded(f"http://{host}:{arguments.port}/{query} shows {shown}")
+    if arguments.once:
+        port = DEFAULT_PORT if arguments.port is None else arguments.port
+        _say(f"http://{host}:{port}/{query} shows {shown}")
+        return
+    # before the address is printed: what listens there may be another one's page
+    with closing(_listening(arguments.host, arguments.port)) as listener, suppress(KeyboardInterrupt):
+        _say(f"http://{host}:{listener.getsockname()[1]}/{query} shows {shown}; Ctrl-C stops it")
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+
+
+def _say(text: str) -> None:
+    print_folded(text)
     sys.stdout.flush()
-    if not arguments.once:
-        uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
+
+
+def _listening(host: str, port: int | None) -> socket.socket:
+    """Return a socket that listens at a port, 0: any that is free; None: at the default one or the next that is."""
+    for each in range(DEFAULT_PORT, DEFAULT_PORT + NUM_PORTS) if port is None else (port,):
+        try:
+            family = socket.getaddrinfo(host, each, type=socket.SOCK_STREAM)[0][0]
+            return socket.create_server((host, each), family=family)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise StepwellError(f"cannot listen at {host}, port {each}: {error.strerror}.") from None
+    raise StepwellError(f"another process listens at {host}, port {each}. Give another --port; 0 takes a free one.")
 
 
 def _opened(arguments: argparse.Namespace) -> Store:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote
 
-from stepwell.errors import FormatError
+from stepwell.errors import FormatError, did_you_mean
 
-__all__ = ["SCHEME", "cache_directory", "is_remote", "local_path", "path_of_file", "plain_address"]
+__all__ = ["SCHEME", "cache_directory", "is_remote", "local_path", "nothing_at", "path_of_file", "plain_address"]
 
 SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
 # a path object has taken a slash away
@@ -17,6 +19,8 @@ OBJECT_SCHEME = re.compile(r"([a-z][a-z0-9+.\-]+):/", re.IGNORECASE)
 QUERY = re.compile(r"[?#]")
 FILE = "file://"
 THIS_MACHINE = ("", "localhost")
+# names beside a path that is not there, of which one may have been meant
+MAX_NEIGHBOURS = 10_000
 
 
 def plain_address(path: str | os.PathLike[str]) -> str:
@@ -61,6 +65,14 @@ def cache_directory() -> Path:
         return Path(os.environ["STEPWELL_CACHE"])
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  no error without a home
     return Path(home, "stepwell")
+
+
+def nothing_at(path: str | os.PathLike[str]) -> str:
+    """Return what to say of a path where nothing is, with what is called nearly so beside it."""
+    place, names = Path(path), list[str]()
+    with suppress(OSError):
+        names = [each.name for each in islice(place.absolute().parent.iterdir(), MAX_NEIGHBOURS)]
+    return f"there is nothing of this name.{did_you_mean(place.name, names)}"
 
 
 def is_remote(path: str) -> bool:

@@ -56,6 +56,7 @@ from stepwell.formats.registry import (
     SourceLike,
     address_of,
     check_address,
+    check_options,
     made_reader,
     reader_of,
     told_address,
@@ -145,7 +146,9 @@ def open_address(
         module, _, name = OPENERS[kind.name].partition(":")
         given = {"cache": cache, "progress": progress, "trust": trust, **address.options}
         options = {name: value for name, value in given.items() if value is not None}
-        store: Store = getattr(import_module(module), name)(address.source, **options)
+        opener = getattr(import_module(module), name)
+        check_options(kind, address.options, opener)
+        store: Store = opener(address.source, **options)
         return store
     if address.options or "://" in address.source:
         check_address(kind, address)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import EpisodeNotFoundError, SchemaError, StepwellError, StoreExistsError, StoreNotFoundError
-from stepwell.files.addresses import SCHEME, local_path
+from stepwell.files.addresses import SCHEME, local_path, nothing_at
 from stepwell.formats.opening import is_store, open
 from stepwell.formats.reader import Reader, decoded_as, scratch_beside
 from stepwell.formats.reader_episodes import ReaderEpisodes
@@ -180,7 +180,7 @@ def _names_store(source: SourceLike) -> bool:
     if not os.path.lexists(source):
         if readers_of(os.fspath(source)):
             return False
-        raise StoreNotFoundError(f"no store and no data set at {source}: there is nothing of this name.")
+        raise StoreNotFoundError(f"no store and no data set at {source}: {nothing_at(source)}")
     return is_store(source)
 
 

@@ -14,7 +14,7 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -266,9 +266,11 @@ def check_address(kind: type[Reader], address: Address) -> None:
                 )
 
 
-def check_options(kind: type[Reader], options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Refuse options that a reader does not have; return the names of those that it has."""
-    own = _own_options(kind)
+def check_options(
+    kind: type[Reader], options: Mapping[str, Any], opener: Callable[..., Any] | None = None
+) -> tuple[str, ...]:
+    """Refuse options that a reader, or what opens its data sets in place, does not have; return those that it has."""
+    own = _own_options(kind if opener is None else opener)
     names = own if kind.name in OPENERS else tuple(dict.fromkeys([*own, *COMMON]))
     unknown = sorted(options.keys() - names)
     if unknown:
@@ -280,8 +282,8 @@ def check_options(kind: type[Reader], options: Mapping[str, Any]) -> tuple[str, 
 
 
 @functools.cache
-def _own_options(kind: type[Reader]) -> tuple[str, ...]:
-    """Return the names of a reader's arguments after the source."""
+def _own_options(kind: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the arguments after the source."""
     given = inspect.signature(kind).parameters.values()
     return tuple(parameter.name for parameter in given if parameter.kind != parameter.VAR_KEYWORD)[1:]
 

@@ -220,7 +220,8 @@ def parts_of(count: int, parts: Mapping[str, float | Iterable[int]]) -> dict[str
     """
     fractions = {name: part for name, part in parts.items() if isinstance(part, float)}
     if fractions and (len(fractions) < len(parts) or sum(fractions.values()) > 1 + 1e-9):
-        raise ValueError(f"{dict(parts)}. Allowed: all episodes or all fractions. Split fractions must sum to <= 1.0.")
+        told = ", ".join(f"{name}={part}" for name, part in parts.items())
+        raise ValueError(f"parts {told}. Allowed: all episodes or all fractions. Split fractions must sum to <= 1.0.")
     if not fractions:
         return {name: list(part) for name, part in parts.items() if not isinstance(part, float)}
     found, start = {}, 0

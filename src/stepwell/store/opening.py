@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any, get_args
 
@@ -166,8 +167,8 @@ def _is_taken(directory: Path) -> bool:
 
 
 def _check_settings(fps: float | None, sync: str) -> None:
-    if fps is not None and not 0 < fps < float("inf"):
-        raise SchemaError(f"fps={fps} is not a rate. Give steps a second, more than 0, or None.")
+    if fps is not None and not (isinstance(fps, Real) and 0 < fps < float("inf")):
+        raise SchemaError(f"fps={fps!r} is not a rate. Give steps a second, more than 0, or None.")
     if sync not in get_args(Sync):
         raise SchemaError(f"sync={sync!r} is not one of {', '.join(map(repr, get_args(Sync)))}.")
 

@@ -15,16 +15,17 @@ import copy
 import os
 import uuid as uuids
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, SchemaError, StepwellError, StoreNotFoundError, StoreVersionError
-from stepwell.files.addresses import cache_directory
+from stepwell.files.addresses import cache_directory, nothing_at
 from stepwell.json_text import open_json
 from stepwell.references.trusted_paths import Trust, reach_of
 from stepwell.schema import Schema
@@ -56,6 +57,8 @@ Unit = Literal["steps", "bytes"]
 CACHE_FOLDERS = 2
 SEGMENT_BYTES = 256 << 20
 OFFSET_BYTES = 8
+# stores that lie in a directory which is none
+MAX_SHOWN = 5
 ALLOWED = 'Give a number of steps, such as 100_000, or a size, such as "20 GB"; None keeps everything.'
 # from a record of the segment with an ordinal on, episodes were first written in the store with a uuid
 Birth = tuple[int, int, str]
@@ -209,12 +212,23 @@ def read_record(path: str) -> StoreRecord:
     except (FileNotFoundError, CorruptSegmentError) as error:
         if isinstance(error, CorruptSegmentError) and os.path.isdir(path):
             raise
-        raise StoreNotFoundError(
-            f"no store at {path}: there is no {STORE_JSON}. Make one with stepwell.create()."
-        ) from None
+        raise StoreNotFoundError(f"no store at {path}: {_why_none(path)}") from None
     record = _parse_record(data, file)
     # free metadata are the caller's to change
     return replace(record, metadata=copy.deepcopy(record.metadata))
+
+
+def _why_none(path: str) -> str:
+    if not os.path.lexists(path):
+        told = nothing_at(path)
+        return told if told.endswith("?") else f"{told} Make one with stepwell.create()."
+    stores: list[str] = []
+    with suppress(OSError):
+        names = islice(sorted(os.listdir(path)), MAX_SHOWN * 100)
+        stores = list(islice((name for name in names if os.path.isfile(f"{path}/{name}/{STORE_JSON}")), MAX_SHOWN))
+    return f"there is no {STORE_JSON}. " + (
+        f"There are stores in it: {', '.join(stores)}." if stores else "Make one with stepwell.create()."
+    )
 
 
 @lru_cache(maxsize=8)

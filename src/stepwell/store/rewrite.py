@@ -321,6 +321,9 @@ def concatenate(
     """
     from stepwell.store.opening import open
 
+    for store in stores:
+        if isinstance(store, str | os.PathLike):
+            raise SchemaError(f"{os.fspath(store)!r} is not a store. Open it first: stepwell.open(path).")
     check_is_outside(path, [store.path for store in stores])
     record = _joined_record([(store.path, read_record(str(store.path))) for store in stores], metadata)
     with built_store(path) as target, system_errors(target, is_writing=True):

@@ -115,6 +115,7 @@ class Store(Completed):
         self._follower = self._new_follower()
         self._evictor: Evictor | None = None
         self._changing = threading.RLock()
+        self._is_closed = False
         _ALL.add(self)
         hold_memory(self, self._path)
         try:
@@ -227,7 +228,8 @@ class Store(Completed):
         snapshot = self._snapshot
         count = len(snapshot.table)
         if not -count <= index < count:
-            there = f"has {count}: {-count} to {count - 1}" if count else "has none yet"
+            none = "was closed: open it again" if self._is_closed else "has none yet"
+            there = f"has {count}: {-count} to {count - 1}" if count else none
             raise EpisodeNotFoundError(f"no episode {index}. {self._address or self._path} {there}.")
         return Episode(self, snapshot, index % count)
 
@@ -259,6 +261,7 @@ class Store(Completed):
         """
         try:
             with self._changing:
+                self._is_closed = False
                 return self._refresh()
         except OSError as error:
             found = final_error(error, self._path)
@@ -474,10 +477,11 @@ class Store(Completed):
             A dict of feature name to `stepwell.store.statistics.FeatureStatistics`. ``print`` shows its numbers,
             ``plot()`` draws them.
         """
+        from stepwell.store.maintenance import episode_indices
         from stepwell.store.statistics import EpisodeSelection, aggregate
 
         segments, table = self.listing
-        chosen = table if episodes is None else table.take(episodes)
+        chosen = table if episodes is None else table.take(episode_indices(self, table, episodes))
         return aggregate([EpisodeSelection(self.schema, segments, chosen)], names)
 
     def verify(self, *, deep: bool = False, progress: Callable[[int, int], None] | None = None) -> Report:
@@ -585,7 +589,7 @@ class Store(Completed):
         """Let go of the commit records of live segments; maps that were handed out stay valid."""
         with self._changing:
             self._follower, self._evictor = self._new_follower(), None
-            self._snapshot = self._follower.snapshot()
+            self._snapshot, self._is_closed = self._follower.snapshot(), True
 
     def renew_lock(self) -> None:
         """Reset in a child of a fork, where no thread continues what a thread of the parent had begun."""

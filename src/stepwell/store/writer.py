@@ -282,6 +282,8 @@ class Writer(BaseWriter):
             return -1
         if segment is None or not segment.has_open_episode:
             raise StepError("there are no steps since the last end_episode. Append at least one.")
+        if final is not None and not isinstance(final, Mapping):
+            raise StepError(f"final={type(final).__name__}. Give a mapping of feature names to values.")
         finals = None if final is None else accept_final(segment.schema, dict(flatten(final)))
         line = encode_metadata(metadata)
         if self._samples is not None and self._samples:

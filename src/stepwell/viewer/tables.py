@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.errors import MissingDependencyError, ServiceError
-from stepwell.service import Client
 from stepwell.viewer.site import Answer, Site, to_json
+
+if TYPE_CHECKING:
+    from stepwell.service import Client
 
 __all__ = ["is_server", "make_tables_app"]
 

@@ -26,6 +26,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -404,6 +405,8 @@ class View(Completed):
         Example:
             ``train, test = view.split(0.9, 0.1)``
         """
+        if not all(isinstance(fraction, Real) for fraction in fractions):
+            raise WindowError(f"fractions {fractions} are not numbers. Give one for each part: split(0.9, 0.1).")
         if not fractions or not all(fraction >= 0 for fraction in fractions) or sum(fractions) > 1 + 1e-9:
             raise WindowError(f"fractions {fractions} must be 0 or more, and sum to at most 1.")
         ranks = np.empty(self.num_episodes, dtype=np.int64)
@@ -592,6 +595,11 @@ def _predicate(where: Where) -> tuple[Callable[[dict[str, Any]], bool], Collecti
         return condition, condition.names
     if isinstance(where, Mapping):
         return (lambda facts: all(name in facts and facts[name] == value for name, value in where.items())), [*where]
+    if not callable(where):
+        raise WindowError(
+            f"where={where!r} is no condition. Give a text ('length > 100'), a mapping ({{'success': True}}) or a "
+            "function of an episode's metadata."
+        )
     return (lambda facts: bool(where(facts))), None
 
 

@@ -1,4 +1,4 @@
-"""Recording by spawned processes, loading, replay, and a server of this machine; prints what was seen of each."""
+"""Recording by spawned processes, loading, replay, a server of this machine, video; prints what was seen of each."""
 
 import multiprocessing
 import os
@@ -51,6 +51,7 @@ def main() -> None:
         batch = next(batches)
         print(len(table), batches.update_priorities(batch, np.ones(32)))
     served(stepwell.create(":memory:", {"x": stepwell.Array(3)}))
+    filmed(f"{folder}/film.well")
 
 
 def served(store: stepwell.Store) -> None:
@@ -70,6 +71,24 @@ def served(store: stepwell.Store) -> None:
         client.loader({"x": "x"}, batch_size=8) as batches,
     ):
         print(next(batches)["x"].shape)
+
+
+def filmed(path: str) -> None:
+    """Record video, whose frames a thread encodes, and read it in a pool, past the page cache, too."""
+    try:
+        store = stepwell.create(path, {"x": stepwell.Video((32, 48, 3), gop=4)}, fps=10)
+    except ImportError:
+        print("no av")
+        return
+    with store.writer() as writer:
+        for number in range(12):
+            writer.append(x=np.full((32, 48, 3), 20 * number, np.uint8))
+        writer.end_episode()
+    for page_cache in (True, False):
+        loader = stepwell.Loader(store, {"x": [-1, 0]}, batch_size=12, order="pooled", threads=2, page_cache=page_cache)
+        (batch,) = loader
+        assert np.abs(batch["x"][:, 1, 16, 24, 0] - 20.0 * batch.anchors).max() < 8
+    print(batch["x"].shape)
 
 
 if __name__ == "__main__":

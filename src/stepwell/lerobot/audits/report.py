@@ -48,6 +48,7 @@ Severity = Literal["error", "warning"]
 MAX_SHOWN_EPISODES = 5
 LINE_WIDTH, LEAST_TEXT_WIDTH = 120, 50
 ARROW, PROMPT = "-> ", "$ "
+NARROW_MARGIN = " " * 6
 RENUMBER = "stepwell edit renumber {source}"
 """Numbers rows, episodes and tasks, and writes times, spans and totals; files that are right stay."""
 COMPUTE_AGAIN = "stepwell edit stats {source}"
@@ -162,18 +163,25 @@ class AuditReport:
         return ", ".join(counts) if self.findings else "nothing found"
 
     def __str__(self) -> str:
+        return self.text(LINE_WIDTH)
+
+    def text(self, width: int) -> str:
+        """Return the report as lines of about so many columns; in narrow ones a finding stands below its code."""
         size = f"{counted(self.num_episodes, 'episode')}, {counted(self.num_steps, 'step')}"
-        lines = [f"{self.path} (LeRobot {self.version}): {size}: {self._verdict()}", *self._table()]
+        lines = [f"{self.path} (LeRobot {self.version}): {size}: {self._verdict()}", *self._table(width)]
         if self.unchecked:
             lines.append("not looked at:")
             lines.extend(f"  {line}" for line in self.unchecked)
         return "\n".join(lines)
 
-    def _table(self) -> Iterator[str]:
+    def _table(self, width: int) -> Iterator[str]:
         cells = [(found.severity, found.code, self._episodes_text(found)) for found in self.findings]
         widths = [max((len(row[column]) for row in cells), default=0) for column in range(3)]
         advices = [(found.code, found.command) for found in self.findings]
+        is_narrow = width < LINE_WIDTH
         room = max(LEAST_TEXT_WIDTH, LINE_WIDTH - sum(widths) - 8)
+        if is_narrow:
+            room = max(len(NARROW_MARGIN), width - len(NARROW_MARGIN))
         for number, (found, row) in enumerate(zip(self.findings, cells, strict=True)):
             head = "  " + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=True))
             text = textwrap.wrap(found.message, room)
@@ -181,7 +189,10 @@ class AuditReport:
                 text += textwrap.wrap(ARROW + found.advice, room, subsequent_indent=" " * len(ARROW))
                 # in one line, to be copied
                 text += [PROMPT + found.command] if found.command else []
-            margins = [head, *[" " * len(head)] * (len(text) - 1)]
+            if is_narrow:
+                text, margins = ["", *text], [head, *[NARROW_MARGIN] * len(text)]
+            else:
+                margins = [head, *[" " * len(head)] * (len(text) - 1)]
             yield from (f"{margin}{line}".rstrip() for margin, line in zip(margins, text, strict=True))
 
     def _episodes_text(self, finding: Finding) -> str:

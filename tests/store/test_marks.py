@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import stepwell
 from stepwell.codecs import make_codec
-from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError, ReadOnlyError, StepwellError
+from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError, LeftOutWarning, ReadOnlyError, StepwellError
 from stepwell.formats.conversion import convert
 from stepwell.json_text import seal_json
 from stepwell.store import concatenate
@@ -203,6 +203,12 @@ def test_marks_of_a_lerobot_directory_follow_their_episodes_when_others_are_dele
     (file,) = home.rglob("*.json")
     convert(f"lerobot://{root}?episodes=1:4", tmp_path / "c.well", workers=0)
     assert marks_of(str(tmp_path / "c.well")) == ["bad", "good", None]
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b"good", b"evil"))
+    with pytest.warns(LeftOutWarning, match="marks were not carried over"):
+        convert(root, tmp_path / "d.well", workers=0)
+    assert marks_of(str(tmp_path / "d.well")) == [None] * 4
+    file.write_bytes(whole)
     # the mark whose episode is gone is kept
     assert [entry for key, entry in read_marks(str(file)).items() if key.startswith("2:")] == [{"mark": "bad"}]
 

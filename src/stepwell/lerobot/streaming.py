@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import cache
@@ -196,7 +196,7 @@ class StreamingLeRobotDataset(IterableDataset):  # type: ignore[misc]  # Any whe
             for chunk in chunks:
                 yield from map(dict, self.dataset.__getitems__(chunk))
 
-    def _ready_chunks(self, numbers: Iterator[int]) -> Iterator[list[int]]:
+    def _ready_chunks(self, numbers: Iterator[int]) -> Generator[list[int]]:
         """Yield the numbers of items, some at a time, when their files are there."""
         if self._snapshot is None:
             while chunk := [*islice(numbers, CHUNK)]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import CorruptSegmentError, StepwellError
+from stepwell.errors import CorruptSegmentError, LeftOutWarning, StepwellError
 from stepwell.files.file_locks import FileLock
 from stepwell.json_text import open_json, seal_json
 from stepwell.store.beneath import disk_error, mtime, open_file, read_file, read_rare_file, trusted_mtime
@@ -222,7 +223,12 @@ def carry_marks_of_place(place: tuple[str, str], target: Store, sources: Int64s)
         target: the store.
         sources: int64 [E], the numbers of its episodes in the data set.
     """
-    entries = read_marks(marks_of_place(*place))
+    try:
+        entries = read_marks(marks_of_place(*place))
+    except (StepwellError, OSError) as error:
+        # the episodes are all there: a conversion of hours does not fail for it
+        warnings.warn(f"marks were not carried over: {error}", LeftOutWarning, stacklevel=2)
+        return
     if not entries:
         return
     segments, table = target.listing

@@ -88,7 +88,8 @@ async function open(index, step = 0) {
 
 function describe(about) {
   Object.assign(shown, about);
-  $("title").replaceChildren(`episode ${shown.index}${about.end ? `: ${about.end}` : ""} `, element("span", about.mark, `mark ${about.mark}`));
+  const colon = about.end || about.mark ? ":" : "";
+  $("title").replaceChildren(`episode ${shown.index}${colon} ${about.end} `, element("span", about.mark, `mark ${about.mark}`));
   $("facts").textContent = [about.note, told(about.metadata)].filter(Boolean).join(" \u00b7 ");
   $("marking").hidden = !isEditable;
   if (document.activeElement !== $("note")) $("note").value = about.note;

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Asked", "asked"]
+__all__ = ["Asked", "asked", "interpreter"]
 
 
 class Asked:
@@ -52,17 +53,20 @@ def asked(
     """Lend a rival.
 
     Args:
-        python: its interpreter.
+        python: its interpreter: a path, from the folder of this process where it is relative, or a name on PATH.
         script: of this folder.
         name: of the rival, for messages.
         variables: of its environment, beside ours.
         folder: that it works in.
         is_quiet: whether what it writes to standard error is dropped.
+
+    Raises:
+        FileNotFoundError: there is no such interpreter.
     """
     environment = {**os.environ, **variables}
     environment.pop("PYTHONPATH", None)
     # -P: a module of this folder may have the name of one that the rival imports
-    command = [python, "-P", str(Path(__file__).with_name(script))]
+    command = [interpreter(python, name), "-P", str(Path(__file__).with_name(script))]
     pipe, errors = subprocess.PIPE, subprocess.DEVNULL if is_quiet else None
     with subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=errors, text=True, env=environment, cwd=folder
@@ -71,3 +75,11 @@ def asked(
             yield Asked(process, name)
         finally:
             process.kill()
+
+
+def interpreter(python: str, name: str) -> str:
+    """Return the absolute path of an interpreter; links stay, since those of a virtual environment lead out of it."""
+    found = shutil.which(python)
+    if found is None:
+        raise FileNotFoundError(f"no interpreter for {name} at {python!r}. Give the path of one that can be run.")
+    return str(Path(found).absolute())

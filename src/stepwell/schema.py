@@ -91,6 +91,11 @@ class Feature:
         rate: samples a second of a feature with a clock of its own; None: it has one value a step. Its shape is
             (None, *shape of a sample): a step holds the samples that came since the step before.
 
+    Example:
+        >>> feature = Array(2, names=["x", "y"])
+        >>> feature.kind, feature.dtype, feature.shape, feature.codec, feature.row_bytes
+        ('array', '<f4', (2,), 'raw', 8)
+
     Notes:
         An immutable value: safe to share between threads and processes, hashable, picklable.
     """

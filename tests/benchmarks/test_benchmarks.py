@@ -142,3 +142,19 @@ def test_plot_draws_a_mark_a_row_and_says_each_rival(tmp_path):
     assert "memcpy" in text
     assert "numpy" in text
     assert "absent" not in text
+
+
+def test_the_interpreter_of_a_rival_is_found_from_where_it_was_named(tmp_path, monkeypatch):
+    """A relative path is of this process's folder; a link of a virtual environment stays, since its target lacks it."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from asked import interpreter
+
+    link = tmp_path / "env" / "bin" / "python"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    assert interpreter("env/bin/python", "a rival") == str(link)
+    monkeypatch.setenv("PATH", str(link.parent))
+    assert interpreter("python", "a rival") == str(link)
+    with pytest.raises(FileNotFoundError, match="no interpreter for a rival at 'env/python'"):
+        interpreter("env/python", "a rival")

@@ -111,6 +111,40 @@ def test_bash_completes_verbs_options_and_names(toy_path: Path, capsys: pytest.C
     assert [line.strip() for line in done.stdout.splitlines()] == ["convert", "--json", "observation.image"]
 
 
+@pytest.fixture
+def shell_folder(toy_path: Path) -> Path:
+    """A folder with a store, and a command ``stepwell``."""
+    command = toy_path.parent / "stepwell"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m stepwell "$@"\n')
+    command.chmod(0o755)
+    return toy_path.parent
+
+
+def variables_of(folder: Path) -> dict[str, str]:
+    """Return the environment of a shell that finds the command, and no configuration of the user."""
+    own = {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(folder), "TERM": "dumb"}
+    return {**os.environ, **own}
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here")
+def test_fish_completes_verbs_options_paths_and_names(shell_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "fish"]) == 0
+    (shell_folder / "code").write_text(capsys.readouterr().out)
+    lines = ["stepwell conv", "stepwell head toy.well --js", "stepwell ls to", "stepwell head toy.well --feature obs"]
+    script = "source code; " + "; ".join(f'complete -C "{line}"; echo .' for line in lines)
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", script],
+        env=variables_of(shell_folder),
+        cwd=shell_folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    answers = [[line.split("\t")[0] for line in part.split("\n") if line] for part in done.stdout.split(".\n")[:-1]]
+    assert answers == [["convert"], ["--json"], ["toy.well/"], ["observation.image"]]
+
+
 def test_without_argcomplete_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

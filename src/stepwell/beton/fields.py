@@ -76,6 +76,11 @@ class BetonField(ABC):
         metadata_type: numpy dtype of what a row holds, of the class or set by ``__init__``; as FFCV's field has it.
         feature: what the values are, as a store holds them.
 
+    Example:
+        >>> field = FloatValues(b"")
+        >>> isinstance(field, BetonField), field.metadata_type, str(field.feature)
+        (True, '<f8', 'raw scalar float64')
+
     Notes:
         One instance reads all samples of a file; keep no state that a call changes.
     """
@@ -115,7 +120,17 @@ class SpanField(BetonField):
 
 
 class ValueField(BetonField):
-    """A type of field whose values stand in the rows, or are made from bytes of the file."""
+    """A type of field whose values stand in the rows, or are made from bytes of the file.
+
+    Example:
+        >>> class Switch(ValueField):
+        ...     '''Bytes, of which 0 is off.'''
+        ...     metadata_type, feature = "u1", Array((), "bool")
+        ...     def values(self, rows, file):
+        ...         return rows != 0
+        >>> Switch(b"").values(np.array([0, 1, 255], "u1"), None).tolist()
+        [False, True, True]
+    """
 
     @abstractmethod
     def values(self, rows: npt.NDArray[Any], file: SampleSource) -> Any:

@@ -44,6 +44,17 @@ class BetonFile:
         layout: where what lies.
         fields: what reads each field, by name, in the file's order.
 
+    Example:
+        >>> import tempfile
+        >>> from stepwell.beton import write_beton
+        >>> from stepwell.testing import tiny_store
+        >>> folder = tempfile.mkdtemp()
+        >>> store = tiny_store(f"{folder}/a.well", lengths=[3, 5])
+        >>> _ = write_beton(store, f"{folder}/a.beton", windows={"action": range(2)}, workers=1)
+        >>> file = BetonFile(f"{folder}/a.beton")
+        >>> len(file), list(file.fields)
+        (8, ['action'])
+
     Notes:
         Opening reads header and fields; the allocation table is read on the first use of sizes, and 16 bytes a region
         are kept. Safe for any number of threads; of all files of a process a few are kept open.

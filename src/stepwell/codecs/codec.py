@@ -221,6 +221,14 @@ class Codec(ABC):
 class RowEncoder(ABC):
     """The state of one column while its rows are encoded.
 
+    Example:
+        >>> from stepwell import Array
+        >>> from stepwell.testing import RunningCodec
+        >>> encoder = RunningCodec(Array(2, "uint8", codec="running")).encoder()
+        >>> rows = np.array([[7, 5], [8, 4], [9, 3]], "uint8")
+        >>> [len(encoder.put(row)) for row in rows], len(encoder.end())
+        ([1, 1, 1], 0)
+
     Notes:
         Used by one thread at a time; `close` may be called twice.
     """
@@ -255,6 +263,17 @@ class SequentialCodec(Codec):
         sync_mark: (position, mask): a row is a sync row when ``blob[position] & mask``. None: decoding may begin at any
             row. `decode_run` is given any rows, in any order, and finds those that are best decoded together itself;
             `run_of` reports them.
+
+    Example:
+        >>> from stepwell import Array
+        >>> from stepwell.testing import RunningCodec
+        >>> codec = RunningCodec(Array(2, "uint8", codec="running"))
+        >>> encoder = codec.encoder()
+        >>> blobs = encoder.put(np.array([7, 5], "uint8")) + encoder.put(np.array([8, 4], "uint8")) + encoder.end()
+        >>> out = np.empty(2, "uint8")
+        >>> codec.decode_run([np.frombuffer(blob, np.uint8) for blob in blobs], [1], [out])
+        >>> out.tolist(), [codec.is_sync(blob) for blob in blobs]
+        ([8, 4], [True, False])
 
     Notes:
         As for `Codec`; what a decoder keeps open between calls is one a thread.
@@ -403,6 +422,11 @@ def codec_class(feature: Feature) -> type[Codec]:
 
     Raises:
         SchemaError: no such codec.
+
+    Example:
+        >>> from stepwell import Image
+        >>> codec_class(Image((8, 8, 3), codec="raw")).__name__
+        'RawCodec'
     """
     if feature.codec not in _REGISTRY and feature.codec in _BUILT_IN:
         import importlib

@@ -50,7 +50,15 @@ class FieldDecoder(Operation):
 
 
 class BasicDecoder(FieldDecoder):
-    """Numbers that stand in the samples' rows, [B, 1]; a subclass sets ``dtype``."""
+    """Numbers that stand in the samples' rows, [B, 1]; a subclass sets ``dtype``.
+
+    Example:
+        >>> class ByteDecoder(BasicDecoder):
+        ...     dtype = np.dtype("u1")
+        >>> out, metadata = np.empty((2, 1), "u1"), np.array([5, 6, 7], "u1")
+        >>> ByteDecoder().generate_code()(np.array([2, 0]), out, metadata, None).tolist()
+        [[7], [5]]
+    """
 
     dtype: np.dtype[Any]
 

@@ -47,6 +47,12 @@ def memcpy(source: npt.NDArray[Any], dest: npt.NDArray[Any]) -> None:
     """Copy the bytes of an array to the beginning of another, both C-contiguous; numba compiles it, too.
 
     FFCV's copies as many bytes as the source has, wherever they come to lie; here at most as many as fit.
+
+    Example:
+        >>> source, dest = np.arange(3, dtype=np.uint8), np.zeros(5, np.uint8)
+        >>> memcpy(source, dest)
+        >>> dest.tolist()
+        [0, 1, 2, 0, 0]
     """
     _memmove(dest.ctypes.data, source.ctypes.data, min(source.size * source.itemsize, dest.size * dest.itemsize))
 
@@ -172,7 +178,15 @@ class Operation(ABC):
 
 
 def as_python(function: Callable[..., Any], with_indices: bool = False) -> Callable[..., Any]:
-    """Return an operation's function that is not for numba."""
+    """Return an operation's function that is not for numba.
+
+    Example:
+        >>> @as_python
+        ... def doubled(values, memory):
+        ...     return 2 * values
+        >>> Compiler.compile(doubled) is doubled
+        True
+    """
     function.compiles, function.with_indices = False, with_indices  # type: ignore[attr-defined]
     return function
 
@@ -256,6 +270,12 @@ class PipelineSpec:
             from whose result this one goes on.
         decoder: of the field; default: the first of ``transforms`` if it is one, else the field's own.
         transforms: operations and torch modules. Without decoder and transforms the default decoder and `ToTensor`.
+
+    Example:
+        >>> from stepwell.ffcv.fields.decoders import IntDecoder
+        >>> spec = PipelineSpec("label", transforms=[IntDecoder()])
+        >>> spec.source, spec.default_pipeline, PipelineSpec("label").default_pipeline
+        ('label', False, True)
     """
 
     def __init__(

@@ -55,12 +55,22 @@ GREY = (0.2989, 0.587, 0.114)
 
 
 def random_draws(size: int) -> Draws:
-    """Return random numbers for a batch from numpy's global generator."""
+    """Return random numbers for a batch from numpy's global generator.
+
+    Example:
+        >>> random_draws(3).uniform(-1.0, 1.0).shape
+        (3,)
+    """
     return Draws(np.random.randint(0, 2**63, size, np.int64).astype(np.uint64))
 
 
 class Lowered(Operation):
-    """An operation that is one of stepwell's transforms."""
+    """An operation that is one of stepwell's transforms.
+
+    Example:
+        >>> isinstance(RandomHorizontalFlip(), Lowered), RandomHorizontalFlip().lowered()
+        (True, RandomFlip(per_step=False, key=None, p=0.5, vertical=False))
+    """
 
     @abstractmethod
     def lowered(self) -> Transform:

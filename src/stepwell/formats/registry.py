@@ -123,6 +123,10 @@ def find_reader(source: SourceLike, name: str | None = None) -> type[Reader]:
 
     Raises:
         FormatError: no reader accepts it, several do, or there is none of that name.
+
+    Example:
+        >>> find_reader("lerobot://owner/name").__name__
+        'LeRobotReader'
     """
     return reader_of(address_of(source, name))
 

@@ -85,6 +85,10 @@ def source_files(source: str | Sequence[str], endings: Sequence[str]) -> list[st
     Example:
         >>> source_files("s3://b/train-{08..10}.tar::more/{a,b}.tar", [".tar"])
         ['s3://b/train-08.tar', 's3://b/train-09.tar', 's3://b/train-10.tar', 'more/a.tar', 'more/b.tar']
+
+    Example:
+        >>> source_files("train-{000..002}.tar", (".tar",))
+        ['train-000.tar', 'train-001.tar', 'train-002.tar']
     """
     texts = [source] if isinstance(source, str) else list(source)
     found: list[str] = []

@@ -55,6 +55,14 @@ class Anchors(Protocol):
     """The anchors of a view, as an order sees them; `stepwell.windows.AnchorIndex` implements it.
 
     Anchors are numbered part by part (a part is one store of the view), episode by episode, step by step.
+
+    Example:
+        >>> import tempfile, stepwell
+        >>> from stepwell.testing import tiny_store
+        >>> from stepwell.windows import AnchorIndex
+        >>> index: Anchors = AnchorIndex(stepwell.View(tiny_store(f"{tempfile.mkdtemp()}/a.well", lengths=[3, 5])), [])
+        >>> index.num_anchors, index.anchor_starts.tolist(), len(index.read_steps("reward"))
+        (8, [0, 3, 8], 8)
     """
 
     @property

@@ -171,6 +171,15 @@ class BoundPooled(BoundOrder):
         partition: which rank gets which positions; one rank until `for_ranks`.
         segments: int64 [M], of each block, where those of a segment are taken together; None: one by one.
 
+    Example:
+        >>> import tempfile, stepwell
+        >>> from stepwell.testing import tiny_store
+        >>> from stepwell.windows import AnchorIndex
+        >>> store = tiny_store(f"{tempfile.mkdtemp()}/a.well", lengths=[30, 50])
+        >>> bound = stepwell.pooled("1 MiB", seed=1).bind(AnchorIndex(stepwell.View(store), []))
+        >>> type(bound).__name__, bound.num_positions, sorted(bound.positions(0, 0, 80)) == list(range(80))
+        ('BoundPooled', 80, True)
+
     Notes:
         As for `BoundOrder`. Keeps some numbers a block for the last few epochs.
     """

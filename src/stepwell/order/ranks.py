@@ -37,7 +37,13 @@ Pad: TypeAlias = bool | Literal["repeat", "wrap"]
 
 
 class RankSpan(NamedTuple):
-    """Positions ``[start, start + count)`` of one epoch."""
+    """Positions ``[start, start + count)`` of one epoch.
+
+    Example:
+        >>> span = RankSpan(epoch=0, start=3, count=2)
+        >>> list(range(span.start, span.start + span.count))
+        [3, 4]
+    """
 
     epoch: int
     start: int
@@ -105,6 +111,11 @@ class Share(NamedTuple):
             from the epoch's beginning.
         num_rows: rows of the batch, repeats included.
         num_valid: rows that are not repeats; None when the partition does not pad.
+
+    Example:
+        >>> share = Partition(10, 4, rank=0, world_size=2, pad=True).batch(1)
+        >>> share.spans, share.num_rows, share.valid.tolist()
+        ((RankSpan(epoch=0, start=8, count=1),), 4, [True, False, False, False])
     """
 
     spans: tuple[RankSpan, ...]

@@ -284,6 +284,11 @@ class Executor(Protocol):
     """Where the chunks of a job are done: in processes of this machine, or elsewhere; see `stepwell.ray.RayExecutor`.
 
     A chunk that is done again writes the same bytes to the same place.
+
+    Example:
+        >>> executor: Executor = ProcessExecutor(workers=2)
+        >>> executor.num_workers
+        2
     """
 
     @property
@@ -303,6 +308,15 @@ class ProcessExecutor:
     Args:
         workers: number of them; None: one a processor.
         start_method: see `stepwell.write_episodes`.
+
+    Example:
+        >>> import tempfile, stepwell
+        >>> from stepwell.testing import tiny_store
+        >>> folder = tempfile.mkdtemp()
+        >>> store = tiny_store(f"{folder}/a.well", lengths=[3, 5])
+        >>> executor = ProcessExecutor(workers=1, start_method="fork")
+        >>> stepwell.convert(store, f"{folder}/b.well", {"observation.image": "delta"}, executor=executor).num_steps
+        8
     """
 
     def __init__(self, workers: Workers = None, start_method: StartMethod = "spawn") -> None:

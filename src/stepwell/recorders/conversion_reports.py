@@ -135,6 +135,15 @@ class ConvertReport:
         features: name to what became of the feature, in the schema's order.
         split: of a data set of another system, which of its splits it is, and what others there are; None where there
             are not several.
+
+    Example:
+        >>> import tempfile, stepwell
+        >>> from stepwell.testing import tiny_store
+        >>> folder = tempfile.mkdtemp()
+        >>> store = tiny_store(f"{folder}/a.well", lengths=[3, 5])
+        >>> report = stepwell.convert(store, f"{folder}/b.well", {"observation.image": "delta"}, workers=1)
+        >>> report.num_episodes, report.num_steps, report.path.name, len(report.features)
+        (2, 8, 'b.well', 5)
     """
 
     path: Path

@@ -65,6 +65,15 @@ class Sample(NamedTuple):
         times_sampled: int32 [n], this time included.
         table_size: int64 [n], items in the table at the time, this one included.
         num_items: items in the table before the first row was drawn.
+
+    Example:
+        >>> import tempfile
+        >>> from stepwell.replay import Table
+        >>> from stepwell.testing import tiny_store
+        >>> table = Table(tiny_store(f"{tempfile.mkdtemp()}/a.well", lengths=[3, 5]), seed=0)
+        >>> sample = table.sample(4)
+        >>> sample.rows.tolist(), sample.probabilities.tolist(), sample.num_items
+        ([8, 0, 7, 2], [0.125, 0.125, 0.125, 0.125], 8)
     """
 
     keys: npt.NDArray[np.uint64]

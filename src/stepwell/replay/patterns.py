@@ -51,6 +51,12 @@ class Condition:
         modulus: what the value is reduced by first; 0 for not at all.
         comparison: "==", "!=", "<", "<=", ">" or ">=".
         number: what it is compared with.
+
+    Example:
+        >>> step_index % 4 == 0
+        Condition(source='step_index', name='', modulus=4, comparison='==', number=0.0)
+        >>> feature("reward") > 0.5
+        Condition(source='feature', name='reward', modulus=0, comparison='>', number=0.5)
     """
 
     source: str

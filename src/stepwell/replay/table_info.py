@@ -92,6 +92,15 @@ class TableInfo:
         rates: a second.
         largest_priority: that new items get.
         num_dropped: steps that writers of the ring have dropped by ``back_pressure="drop"``, of any table.
+
+    Example:
+        >>> import tempfile
+        >>> from stepwell.replay import Table
+        >>> from stepwell.testing import tiny_store
+        >>> table = Table(tiny_store(f"{tempfile.mkdtemp()}/a.well", lengths=[3, 5]), seed=0)
+        >>> sample = table.sample(4)
+        >>> table.info.size, table.info.counts.inserts, table.info.counts.samples
+        (8, 8, 4)
     """
 
     name: str

@@ -370,6 +370,19 @@ class TimestepDataset(_Samples):
     """Samples of a table, one element a step: `ReplaySample`, the same info for all steps of an item.
 
     The arguments are those of `TrajectoryDataset`; dtypes and shapes are a step's.
+
+    Example:
+        >>> from stepwell import reverb
+        >>> server = reverb.Server([reverb.Table.queue("queue", 10)])
+        >>> client = server.localhost_client()
+        >>> with client.trajectory_writer(3) as writer:
+        ...     for step in range(3):
+        ...         _ = writer.append({"reward": np.float32(step)})
+        ...     writer.create_item("queue", 1.0, {"reward": writer.history["reward"][:]})
+        >>> samples = TimestepDataset(client, "queue", {"reward": np.float32}, {"reward": ()}, 1, max_samples=1)
+        >>> [float(sample.data["reward"]) for sample in samples]
+        [0.0, 1.0, 2.0]
+        >>> server.stop()
     """
 
     _is_of_steps = True
@@ -394,6 +407,16 @@ class ReplayDataset(_Samples):
         emit_timesteps: one element a step; else one an item, with ``sequence_length`` steps.
         rate_limiter_timeout_ms: as of `TrajectoryDataset`.
         max_samples: as of `TrajectoryDataset`.
+
+    Example:
+        >>> from stepwell import reverb
+        >>> server = reverb.Server([reverb.Table.queue("queue", 10)])
+        >>> client = server.localhost_client()
+        >>> client.insert([np.float32(5)], {"queue": 1.0})
+        >>> samples = ReplayDataset(client, "queue", [np.float32], [()], 1, max_samples=1)
+        >>> [float(sample.data[0]) for sample in samples]
+        [5.0]
+        >>> server.stop()
     """
 
     def __init__(  # noqa: PLR0917
@@ -445,6 +468,14 @@ class PatternDataset(_Source):
         configs: of one structure, for one table.
         respect_episode_boundaries: make no items over several episodes.
         is_end_of_episode: whether a step is the last of its episode.
+
+    Example:
+        >>> from stepwell.reverb.structured_writer import create_config, pattern_from_transform
+        >>> pairs = pattern_from_transform({"reward": None}, lambda steps: {"last_two": steps["reward"][-2:]})
+        >>> steps = [{"reward": np.float32(number)} for number in range(4)]
+        >>> items = PatternDataset(steps, [create_config(pairs, "any")], True, lambda step: False)
+        >>> [item["last_two"].tolist() for item in items]
+        [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]
     """
 
     def __init__(

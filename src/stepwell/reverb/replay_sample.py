@@ -18,6 +18,11 @@ class SampleInfo(NamedTuple):
         table_size: items in the table, this one included, int64.
         priority: float64.
         times_sampled: this time included, int32.
+
+    Example:
+        >>> info = SampleInfo.zeros()
+        >>> info.key.dtype, info.probability.dtype, info.times_sampled.dtype
+        (dtype('uint64'), dtype('float64'), dtype('int32'))
     """
 
     key: Any
@@ -48,6 +53,12 @@ class ReplaySample(NamedTuple):
     Args:
         info: `SampleInfo`.
         data: its columns: a list of arrays, or the nest of the table's signature.
+
+    Example:
+        >>> sample = ReplaySample(info=SampleInfo.zeros(), data=[np.arange(3)])
+        >>> info, data = sample
+        >>> data[0].tolist()
+        [0, 1, 2]
     """
 
     info: SampleInfo

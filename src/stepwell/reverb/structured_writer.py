@@ -429,6 +429,19 @@ class StructuredWriter:
     """Write steps of one structure to a server, and the items that configs make of them.
 
     Made by `Client.structured_writer`. Columns that no config uses are not sent.
+
+    Example:
+        >>> from stepwell import reverb
+        >>> server = reverb.Server([reverb.Table.queue("queue", 10)])
+        >>> client = server.localhost_client()
+        >>> pairs = pattern_from_transform({"reward": None}, lambda steps: {"last_two": steps["reward"][-2:]})
+        >>> with client.structured_writer([create_config(pairs, "queue")]) as writer:
+        ...     for step in range(4):
+        ...         writer.append({"reward": float(step)})
+        ...     writer.flush()
+        >>> [sample.data for sample in client.sample("queue", 2, emit_timesteps=False)]
+        [[array([0., 1.])], [array([1., 2.])]]
+        >>> server.stop()
     """
 
     def __init__(self, client: Client, configs: Sequence[Config]) -> None:

@@ -139,6 +139,12 @@ class TableInfo(NamedTuple):
         num_episodes: episodes of which there are items.
         num_deleted_episodes: episodes of which all items have gone.
         num_unique_samples: items that were drawn at least once.
+
+    Example:
+        >>> from stepwell import reverb
+        >>> info = reverb.Table.queue("queue", max_size=100).info
+        >>> info.name, info.max_size, info.current_size, info.max_times_sampled
+        ('queue', 100, 0, 1)
     """
 
     name: str

@@ -131,6 +131,17 @@ class TrajectoryColumn:
     """A column of an item: values of some steps of one column of a writer's history.
 
     Made by ``writer.history[name][index]``; an index gives one value without the dimension of the steps.
+
+    Example:
+        >>> from stepwell import reverb
+        >>> server = reverb.Server([reverb.Table.queue("queue", 10)])
+        >>> with server.localhost_client().trajectory_writer(3) as writer:
+        ...     for step in range(3):
+        ...         _ = writer.append({"reward": float(step)})
+        ...     column = writer.history["reward"][-2:]
+        ...     column.shape, column.numpy().tolist()
+        ((2,), [1.0, 2.0])
+        >>> server.stop()
     """
 
     def __init__(self, column: _Column, numbers: list[int], is_squeezed: bool) -> None:

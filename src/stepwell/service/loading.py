@@ -379,6 +379,17 @@ class RemoteLoader:
         TableError: no such table, a beta that cannot be; or fields that do not fit, as their own errors.
         ServiceError: a server that is away.
 
+    Example:
+        >>> import stepwell
+        >>> from stepwell.service import Client, Server
+        >>> store = stepwell.create(":memory:", {"x": stepwell.Array()}, capacity=1000)
+        >>> with Server(stepwell.Table(store)) as server, Client(server.address) as client:
+        ...     with client.writer("actor") as writer:
+        ...         _ = writer.add_episode({"x": [0.5] * 10})
+        ...     with client.loader({"x": "x"}, batch_size=4) as loader:
+        ...         next(loader)["x"].tolist()
+        [0.5, 0.5, 0.5, 0.5]
+
     Notes:
         An iterator that never ends, for the process that made it. Images and texts come as they are stored, each
         distinct row once, and are decoded by ``threads``. Items that are drawn for a batch which is lost with its

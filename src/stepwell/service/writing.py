@@ -407,6 +407,17 @@ class RemoteWriter(_RemoteBase):
         on_disconnect: what becomes of the open episode when this process dies: "interrupt" keeps it, marked so;
             "discard" takes it back.
 
+    Example:
+        >>> import stepwell
+        >>> from stepwell.service import Client, Server
+        >>> store = stepwell.create(":memory:", {"x": stepwell.Array()}, capacity=1000)
+        >>> with Server(stepwell.Table(store)) as server, Client(server.address) as client:
+        ...     with client.writer("actor") as writer:
+        ...         numbers = [writer.append(x=0.5), writer.append(x=1.0)]
+        ...         writer.flush()
+        >>> numbers, store.num_steps
+        ([0, 1], 2)
+
     Notes:
         Values are checked, and images and texts encoded, here. One thread at a time. `append` returns the number of the
         step among all of this writer, for `create_item`. A step is stored when `flush` has returned, or is sent again
@@ -668,6 +679,17 @@ class RemoteVectorWriter(_RemoteBase):
         num_envs: how many environments.
         batch_steps: vector steps that are sent together, at most; default: those of about 64 steps.
         max_in_flight: as of `RemoteWriter`, and so are ``flush_seconds``, ``timeout`` and ``on_disconnect``.
+
+    Example:
+        >>> import stepwell
+        >>> from stepwell.service import Client, Server
+        >>> store = stepwell.create(":memory:", {"x": stepwell.Array()}, capacity=1000)
+        >>> with Server(stepwell.Table(store)) as server, Client(server.address) as client:
+        ...     with client.vector_writer(2) as writer:
+        ...         _ = writer.append(x=np.float32([0.5, 1.0]))
+        ...         writer.flush()
+        >>> store.num_steps
+        2
     """
 
     def __init__(

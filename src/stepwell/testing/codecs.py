@@ -99,6 +99,12 @@ class DelayedCodec(Codec):
     Args:
         feature: of any kind. Options: ``milliseconds`` to sleep, 0 to 60,000, default 10.
 
+    Example:
+        >>> from stepwell.schema import Array
+        >>> codec = DelayedCodec(Array(2, "int64", codec="delayed", milliseconds=1))
+        >>> codec.decode(np.frombuffer(codec.encode(np.array([7, 0])), np.uint8)).tolist()
+        [7, 0]
+
     Notes:
         Keeps no state: safe for any number of threads; sleeping releases the GIL, as decoding would.
     """
@@ -190,6 +196,12 @@ class SlowRunningCodec(RunningCodec):
 
     Args:
         feature: as for `RunningCodec`. Option: ``milliseconds`` to sleep at each row, 0 to 60,000, default 10.
+
+    Example:
+        >>> from stepwell.schema import Array
+        >>> codec = SlowRunningCodec(Array(2, "uint8", codec="slow_running", milliseconds=1))
+        >>> codec.is_slow, codec.decode(np.frombuffer(codec.encode(np.array([7, 5], "uint8")), np.uint8)).tolist()
+        (True, [7, 5])
 
     Notes:
         Safe for any number of threads; sleeping releases the GIL, as encoding would.

@@ -71,6 +71,12 @@ class DamageReport:
         num_read: how many could be read without a word.
         max_memory_bytes: the most that Python and numpy had at once in any of them.
         warnings: how many were read with a warning, by its name.
+
+    Example:
+        >>> report = DamageReport(num_read=3)
+        >>> report.errors["FormatError"] += 2
+        >>> report.num_read, dict(report.errors)
+        (3, {'FormatError': 2})
     """
 
     errors: Counter[str] = field(default_factory=Counter)
@@ -108,6 +114,18 @@ def check_damage(
     Raises:
         AssertionError: any other error than stepwell's own, wrong data, more memory than ten times the file (and
             16 MiB), or more time; says which damage did it.
+
+    Example:
+        >>> import tempfile
+        >>> from stepwell.errors import FormatError
+        >>> path = Path(f"{tempfile.mkdtemp()}/a.txt")
+        >>> _ = path.write_text("9")
+        >>> def read(path):
+        ...     if (data := path.read_bytes()) != b"9":
+        ...         raise FormatError(f"{path} holds {data!r}.")
+        >>> report = check_damage(path, read, count=5)
+        >>> report.num_read, sum(report.errors.values()), path.read_text()
+        (0, 5, '9')
 
     Notes:
         In the main thread only: time is measured by an alarm.

@@ -40,6 +40,12 @@ class StrangersReport:
     Args:
         errors: how many were refused, by the name of the error.
         num_read: how many could be read: what was changed is not needed, or bounded by what there is.
+
+    Example:
+        >>> report = StrangersReport(num_read=3)
+        >>> report.errors["FormatError"] += 2
+        >>> report.num_read, dict(report.errors)
+        (3, {'FormatError': 2})
     """
 
     errors: Counter[str] = field(default_factory=Counter)
@@ -289,6 +295,14 @@ class EvilCopy:
         told: what is done, for messages.
         leads_out: whether it names something outside of the data set.
         change: what does it to the copy at a path.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "data")
+        >>> copy = EvilCopy("a file without bytes", False, lambda folder: (folder / "data").touch())
+        >>> copy.change(path.parent)
+        >>> copy.leads_out, path.exists()
+        (False, True)
     """
 
     told: str

@@ -122,6 +122,11 @@ def schemas(*, min_features: int = 1, max_features: int = 4, **kinds: Any) -> st
         min_features: least number of features.
         max_features: greatest number of features, at most 9.
         kinds: as for `features`.
+
+    Example:
+        >>> from hypothesis import find
+        >>> len(find(schemas(max_features=2), lambda schema: len(schema) == 2))
+        2
     """
     names = st.sampled_from(NAMES)
     return st.dictionaries(names, features(**kinds), min_size=min_features, max_size=max_features).map(Schema)

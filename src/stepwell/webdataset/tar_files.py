@@ -60,6 +60,15 @@ class TarIndex:
         sizes: int64 [n], bytes of each.
         num_bytes: of the archive.
         is_cut: whether the archive ends before its end is marked; the files are those that are whole.
+
+    Example:
+        >>> import tarfile, tempfile
+        >>> path = f"{tempfile.mkdtemp()}/a.tar"
+        >>> with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
+        ...     archive.addfile(tarfile.TarInfo("0.txt"))
+        >>> index = read_tar_index(path)
+        >>> index.names, index.headers.tolist(), index.offsets.tolist(), index.sizes.tolist()
+        (['0.txt'], [0], [512], [0])
     """
 
     path: str

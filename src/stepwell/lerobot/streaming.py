@@ -196,7 +196,7 @@ class StreamingLeRobotDataset(IterableDataset):  # type: ignore[misc]  # Any whe
             for chunk in chunks:
                 yield from map(dict, self.dataset.__getitems__(chunk))
 
-    def _ready_chunks(self, numbers: Iterator[int]) -> Generator[list[int]]:
+    def _ready_chunks(self, numbers: Iterator[int]) -> Generator[list[int], None, None]:
         """Yield the numbers of items, some at a time, when their files are there."""
         if self._snapshot is None:
             while chunk := [*islice(numbers, CHUNK)]:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell import Field, Loader
+from stepwell import Field, Image, Loader
+from stepwell.codecs import make_codec
 from stepwell.errors import FormatError
 
 pytest.importorskip("mcap_ros2")
@@ -72,9 +73,51 @@ def test_all_topics_but_the_clock_may_keep_their_rates(recording):
     assert store.fps == 25
 
 
+def record_cameras(path, files):
+    """Write a recording of joints at 10 Hz and of two cameras at 24: image files, and plain pixels."""
+    from mcap_ros2.writer import Writer
+
+    with path.open("wb") as file:
+        writer = Writer(file)
+        joints = writer.register_msgdef("demo_msgs/msg/Joints", "float64[] position")
+        compressed = writer.register_msgdef("sensor_msgs/msg/CompressedImage", "string format\nuint8[] data")
+        fields = "uint32 height\nuint32 width\nstring encoding\nuint8 is_bigendian\nuint32 step\nuint8[] data"
+        plain = writer.register_msgdef("sensor_msgs/msg/Image", fields)
+        messages = [(time, "/joints", joints, {"position": [0.0]}) for time in JOINTS]
+        for number, data in enumerate(files):
+            time, head = number * 41_666_667, {"height": 8, "width": 16, "encoding": "mono8", "is_bigendian": 0}
+            messages += [(time, "/wrist", compressed, {"format": "jpeg", "data": data})]
+            messages += [(time, "/depth", plain, {**head, "step": 16, "data": bytes([number]) * 128})]
+        for time, topic, kind, value in sorted(messages, key=lambda each: each[0]):
+            writer.write_message(topic, kind, value, log_time=time + 10**9, publish_time=time)
+        writer.finish()
+
+
+@pytest.mark.parametrize("way", ["open", "convert"])
+def test_cameras_keep_their_rates_and_their_files(tmp_path, way):
+    codec = make_codec(Image((16, 24, 3), codec="jpeg"))
+    files = [codec.encode(np.full((16, 24, 3), 5 * number, np.uint8)) for number in range(40)]
+    record_cameras(tmp_path / "run.mcap", files)
+    address = f"mcap://{tmp_path / 'run.mcap'}?clock=/joints&align=/wrist=own,/depth=own"
+    if way == "convert":
+        stepwell.convert(address, tmp_path / "a.well")
+    store = stepwell.open(address if way == "open" else tmp_path / "a.well")
+    wrist = store.schema["wrist"]
+    assert wrist == Image((16, 24, 3), codec=wrist.codec, rate=wrist.rate)
+    assert wrist.rate == pytest.approx(24, abs=0.01)
+    decoded = [codec.decode(np.frombuffer(file, np.uint8)) for file in files]
+    assert np.array_equal(store[0]["wrist"].values, decoded)
+    np.testing.assert_allclose(store[0]["wrist"].times, np.arange(40) / 24, atol=1e-6)
+    assert store[0]["depth"].values.reshape(40, -1)[:, 0].tolist() == list(range(40))
+    batch = next(iter(Loader(store, {"wrist": Field("wrist", span=(-0.1, 0.0))}, batch_size=20)))
+    for anchor in range(3, 15):
+        newest = int(np.flatnonzero(store[0]["wrist_time"] <= anchor / 10)[-1])
+        assert np.array_equal(batch["wrist"][anchor], decoded[newest - 1 : newest + 1])
+
+
 @pytest.mark.parametrize(("options", "message"), [
     ("clock=/joints&align=/joints=own", "it is the clock"),
-    ("clock=/joints&align=/text=own", "numbers of fixed shape"),
+    ("clock=/joints&align=/text=own", "numbers and images of fixed shape"),
     ("clock=/joints&align=cubic", "nearest, hold, linear, own"),
 ])  # fmt: skip
 def test_what_cannot_keep_its_rate_says_why(recording, options, message):

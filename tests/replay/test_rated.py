@@ -43,9 +43,10 @@ def test_draws_of_a_table_are_the_windows_of_the_model(tmp_path):
         compare(batch, fields, recorded)
 
 
-def test_a_table_follows_samples_as_they_are_recorded(tmp_path):
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_a_table_follows_samples_as_they_are_recorded(tmp_path, codec):
     episode = episode_of(40, 0)
-    store = stepwell.create(tmp_path / "a.well", schema_of(RATE, final=False), fps=FPS)
+    store = stepwell.create(tmp_path / "a.well", schema_of(RATE, final=False, codec=codec), fps=FPS)
     table = Table(store)
     loader, given = None, 0
     with store.writer() as writer:

@@ -63,7 +63,8 @@ def test_equal_seeds_give_equal_batches(store, sampler, threads):
 
 @pytest.mark.parametrize("local", [True, False])
 def test_windows_of_samples_and_of_seconds_come_as_they_are_near(tmp_path, local):
-    schema = {"arm": Array(2), "tactile": Array(3, "float32", rate=150)}
+    camera = Image((16, 16, 3), codec="png", rate=50)
+    schema = {"arm": Array(2), "tactile": Array(3, "float32", rate=150), "camera": camera}
     fields = {
         "span": Field("tactile", span=(-0.1, 0.0)),
         "times": Field("tactile_time", span=(-0.1, 0.05), pad="zero"),
@@ -72,6 +73,7 @@ def test_windows_of_samples_and_of_seconds_come_as_they_are_near(tmp_path, local
         "now": "tactile",
         "arm": Field("arm", span=(-0.1, 0.0)),
         "arm_seconds": Field("arm", seconds=[-0.1, 0.0]),
+        "camera": Field("camera", span=(-0.1, 0.0)),
     }
     rng = np.random.default_rng(0)
     with stepwell.create(tmp_path / "touch.well", schema, fps=30) as store:
@@ -79,7 +81,9 @@ def test_windows_of_samples_and_of_seconds_come_as_they_are_near(tmp_path, local
             for _ in range(3):
                 times = np.cumsum(rng.uniform(0.001, 0.012, 100))
                 samples = stepwell.Samples(rng.random((100, 3), np.float32), times)
-                writer.add_episode({"arm": rng.random((30, 2), np.float32), "tactile": samples})
+                images = stepwell.Samples(rng.integers(0, 255, (40, 16, 16, 3), np.uint8))
+                columns = {"arm": rng.random((30, 2), np.float32), "tactile": samples, "camera": images}
+                writer.add_episode(columns)
         pattern = stepwell.replay.Pattern(1, ahead=2)
         near = ReplayLoader(Table(store, seed=7, pattern=pattern), fields, batch_size=16, seed=3)
         with Server(Table(store, seed=7, pattern=pattern)) as server, Client(server.address) as client:

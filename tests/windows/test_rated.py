@@ -287,3 +287,15 @@ def test_integers_are_interpolated_as_floats(tmp_path):
     assert batch["b"].dtype == np.float64
     assert batch["b"].tolist() == [0, 1.5, 3, 3]
     assert batch["b_is_pad"].tolist() == [False, False, False, True]
+
+
+def test_a_window_that_ends_before_the_first_sample_shows_zeros_that_are_padding(tmp_path):
+    # the sample that comes later may not be recorded yet
+    times = 1.0 + np.arange(20) / RATE
+    episode = Recorded(20, np.ones((20, 2), np.float32), times, False)
+    store = make(f"{tmp_path}/late.well", [episode], FPS, RATE)
+    batch = next(iter(Loader(store, {"x": Field("tactile", span=(-0.2, 0.0))}, batch_size=20)))
+    assert not batch["x"][:9].any()
+    assert batch["x_is_pad"][:9].all()
+    assert batch["x"][10:15].all()
+    assert not batch["x_is_pad"][12:14].any()

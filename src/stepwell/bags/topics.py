@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
@@ -363,11 +363,11 @@ class RecordingReader(Reader):
         for name, feature in each.features.items():
             if name == f"{each.prefix}{LAG}" or name in names_of(ignored):
                 continue
-            if feature.kind != "array" or feature.is_ragged:
+            if feature.kind not in ("array", "image") or feature.is_ragged:
                 raise FormatError(
-                    f"{where}: {name!r} is {feature}. Allowed: numbers of fixed shape; else ignore={name}."
+                    f"{where}: {name!r} is {feature}. Allowed: numbers and images of fixed shape; else ignore={name}."
                 )
-            found[name] = Array(feature.fixed_shape, feature.np_dtype, rate=rate)
+            found[name] = replace(feature, shape=(None, *feature.fixed_shape), rate=rate)
         return found
 
     def _samples(self, log: MessageLog, topic: Topic, each: Decoded, ticks: Int64s, index: int) -> dict[str, Any]:
@@ -379,7 +379,7 @@ class RecordingReader(Reader):
         is_inside = (seconds >= 0) & (seconds <= len(ticks) / float(self.fps or 1.0))
         rows, seconds = rows[is_inside], seconds[is_inside]
         columns = self._columns(log, topic, each, Aligned(rows, np.zeros(len(rows), np.float32)), index)
-        return {name: Samples(np.asarray(columns[name]), seconds) for name in each.leaves if name in self.schema}
+        return {name: Samples(columns[name], seconds) for name in (*each.leaves, each.prefix) if name in self.schema}
 
     def _set_schema(self, ignore: Sequence[str] | str) -> None:
         features: dict[str, Feature] = {TIMESTAMP: Array((), "float64")}
@@ -394,7 +394,11 @@ class RecordingReader(Reader):
 
     def _staying(self) -> list[str]:
         """Return the images that can be left in the files, in all recordings."""
-        found = [each for each in self._decoded if is_image(each.type) and each.prefix in self.schema]
+        found = [
+            each
+            for each in self._decoded
+            if is_image(each.type) and each.prefix in self.schema and self._methods[each.topic] != OWN
+        ]
         for index in range(len(self)):
             log = self._log(index)
             found = [each for each in found if self._lies_plain(log, each, index)]
@@ -429,10 +433,12 @@ class RecordingReader(Reader):
 
     def _images(self, log: MessageLog, topic: Topic, each: Decoded, rows: Int64s, index: int) -> Any:
         """Return the images of a topic: spans of the file, image files, or pixels."""
-        feature, where = self.schema.get(each.prefix), f"{self.label(index)}, {topic.name}"
-        if feature is None:
+        where = f"{self.label(index)}, {topic.name}"
+        if each.prefix not in self.schema:
             return None
-        spans = log.spans(topic)
+        feature = self.schema[each.prefix].sample
+        # samples are held by the store itself
+        spans = log.spans(topic) if feature is self.schema[each.prefix] else None
         used, inverse = np.unique(rows, return_inverse=True)
         found: list[Any] = []
         places: list[tuple[int, int]] = []
@@ -456,7 +462,7 @@ class RecordingReader(Reader):
             return FileSpans(feature, self._paths, files[inverse], offsets[inverse], sizes[inverse])
         if each.is_file:
             return EncodedRows([found[row] for row in inverse.tolist()])
-        return np.stack(found)[inverse]
+        return np.stack(found)[inverse] if found else np.empty((0, *feature.fixed_shape), feature.np_dtype)
 
     def _numbers(self, index: int) -> Int64s:
         """Return the number among all paths of each file of a recording."""

@@ -422,7 +422,7 @@ class StoredSamples(StoredRows):
             if end > self.num_bytes:
                 raise self._damaged()
             return [begin, end]
-        row = int(np.searchsorted(self._starts, np.uint64(first * TIME_BYTES), side="right")) - 1
+        row = int(self._starts.searchsorted(np.uint64(first * TIME_BYTES), "right")) - 1
         if not 0 <= row < self.num_rows:
             raise self._damaged()
         number = first - int(self._starts[row]) // TIME_BYTES

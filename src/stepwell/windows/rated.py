@@ -295,7 +295,11 @@ class RatedWindows:
             feature = self._maps.feature_of(source.name, int(places[SEGMENT, i]))
             stored = StoredSamples(source.name, feature, ends, samples, time_ends, len(cells))
             found = _Decoding(window, lambda _: stored, {})
-        wrong, marks = _write(window, bases, found, out[i * count : (i + 1) * count])
+        try:
+            wrong, marks = _write(window, bases, found, out[i * count : (i + 1) * count])
+        except RowError as error:
+            error.index += i * count
+            raise
         del held
         if wrong >= 0:
             raise self._damaged(windows, i)

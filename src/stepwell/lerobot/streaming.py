@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import cache
@@ -193,7 +193,7 @@ class StreamingLeRobotDataset(IterableDataset):  # type: ignore[misc]  # Any whe
             for chunk in chunks:
                 yield from map(dict, self.dataset.__getitems__(chunk))
 
-    def _ready_chunks(self, numbers: Iterator[int]) -> Iterator[list[int]]:
+    def _ready_chunks(self, numbers: Iterator[int]) -> Generator[list[int], None, None]:
         """Yield the numbers of items, some at a time, when their files are there."""
         if self._snapshot is None:
             while chunk := [*islice(numbers, CHUNK)]:
@@ -277,32 +277,32 @@ def chunks_of_fetched(
     begun: dict[str, Future[None]] = {}
     # that no item was given of yet
     unused: set[str] = set()
-    with ThreadPoolExecutor(WORKERS, "stepwell-hub") as pool:
-        try:
-            while True:
-                while not ahead or (len(unused) < FILES_AHEAD and len(ahead) < ITEMS_AHEAD):
-                    number = next(numbers, None)
-                    if number is None:
-                        break
-                    files = files_of(number)
-                    for name in files:
-                        if name not in begun:
-                            begun[name] = pool.submit(_fetch, snapshot, name)
-                            unused.add(name)
-                    ahead.append((number, files))
-                if not ahead:
-                    return
-                chunk: list[int] = []
-                # the first is waited for
-                while ahead and len(chunk) < CHUNK and (not chunk or all(begun[name].done() for name in ahead[0][1])):
-                    number, files = ahead.popleft()
-                    for name in files:
-                        begun[name].result()
-                    unused.difference_update(files)
-                    chunk.append(number)
-                yield chunk
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    pool = ThreadPoolExecutor(WORKERS, "stepwell-hub")
+    try:
+        while True:
+            while not ahead or (len(unused) < FILES_AHEAD and len(ahead) < ITEMS_AHEAD):
+                number = next(numbers, None)
+                if number is None:
+                    break
+                files = files_of(number)
+                for name in files:
+                    if name not in begun:
+                        begun[name] = pool.submit(_fetch, snapshot, name)
+                        unused.add(name)
+                ahead.append((number, files))
+            if not ahead:
+                return
+            chunk: list[int] = []
+            # the first is waited for
+            while ahead and len(chunk) < CHUNK and (not chunk or all(begun[name].done() for name in ahead[0][1])):
+                number, files = ahead.popleft()
+                for name in files:
+                    begun[name].result()
+                unused.difference_update(files)
+                chunk.append(number)
+            yield chunk
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _fetch(snapshot: Snapshot, name: str) -> None:

@@ -575,6 +575,19 @@ def test_columns_of_merged_tables_are_joined(tmp_path):
         edits.merge([one, three], tmp_path / "n")
 
 
+def test_a_table_of_which_no_episode_has_a_task_is_edited(tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    root = make(tmp_path / "a", cameras={}, lengths=[3, 2])
+    for path in (root / "meta/episodes").rglob("*.parquet"):
+        table = pq.read_table(path)
+        pq.write_table(table.set_column(table.column_names.index("tasks"), "tasks", [[[]] * len(table)]), path)
+    before = contents(root)
+    edits.renumber(root)
+    assert_episodes(root, before)
+    # rows name their tasks
+    assert all(Metadata.load(root).episodes.tasks)
+
+
 def test_wrong_requests_say_what_is_allowed_and_change_nothing(tmp_path):
     root = make(tmp_path / "a", cameras={})
     other = make(tmp_path / "o", cameras={}, fps=20)

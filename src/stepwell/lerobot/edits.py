@@ -337,6 +337,12 @@ def _check_alike(first: Metadata, other: Metadata) -> None:
                 f"Same features is expected, but got {name!r} as {there.dtype} {list(there.shape)} in {other.root}, "
                 f"{info.dtype} {list(info.shape)} in {first.root}."
             )
+        there = other.info.features[name]
+        if None not in (info.names, there.names) and info.names != there.names and not info.is_camera:
+            raise SchemaError(
+                f"Same features is expected, but got {name!r} with names {there.names} in {other.root}, {info.names} "
+                f"in {first.root}. Where they mean the same, write the same into {INFO_PATH}."
+            )
         mine, theirs = (depth_of(each.info.features[name].raw) for each in (first, other))
         if theirs != mine:
             raise SchemaError(

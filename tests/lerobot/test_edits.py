@@ -578,6 +578,11 @@ def test_columns_of_merged_tables_are_joined(tmp_path):
         [*OPERATORS, None, None, None],
         [None, None, None, "x", "x", "x"],
     ]
+    info = json.loads((two / "meta/info.json").read_text())
+    (two / "meta/info.json").write_text(json.dumps(info | {"licence": "other"}))
+    with pytest.warns(LeftOutWarning, match=r"entries of meta/info.json: licence: left out"):
+        edits.merge([one, two], tmp_path / "o")
+    assert Metadata.load(tmp_path / "o").info.raw["licence"] == "mit"
     three = with_columns(make(tmp_path / "c", cameras={}, lengths=[3, 2, 4]), score=["a", "b", "c"])
     with pytest.raises(SchemaError, match="a column of another type"):
         edits.merge([one, three], tmp_path / "n")

@@ -289,6 +289,14 @@ def test_a_video_encoded_anew_loses_by_the_codec_alone(colours, tmp_path, monkey
     assert colours_of(next((tmp_path / "c").rglob("*.mp4"))) == COLOURS[0]
 
 
+@pytest.mark.parametrize(("option", "value"), [("encoder", "foo"), ("gop", 0), ("bar", 1)])
+def test_an_option_that_no_encoder_has_is_refused_before_anything_is_begun(option, value, tmp_path):
+    root = make(tmp_path / "a", cameras={SIDE: ("video", (32, 48))}, lengths=[3])
+    with pytest.raises(SchemaError, match=option):
+        video_edits.reencode(root, video={option: value})
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["a"]
+
+
 def test_an_encoding_that_failed_goes_on_with_what_is_done(tmp_path, monkeypatch):
     root = make(tmp_path / "a", "v2.1", cameras={SIDE: ("video", (32, 48))})
     before, real, calls = contents(root), video_edits.encoded_packets, []
@@ -570,9 +578,27 @@ def test_columns_of_merged_tables_are_joined(tmp_path):
         [*OPERATORS, None, None, None],
         [None, None, None, "x", "x", "x"],
     ]
+    info = json.loads((two / "meta/info.json").read_text())
+    (two / "meta/info.json").write_text(json.dumps(info | {"licence": "other"}))
+    with pytest.warns(LeftOutWarning, match=r"entries of meta/info.json: licence: left out"):
+        edits.merge([one, two], tmp_path / "o")
+    assert Metadata.load(tmp_path / "o").info.raw["licence"] == "mit"
     three = with_columns(make(tmp_path / "c", cameras={}, lengths=[3, 2, 4]), score=["a", "b", "c"])
     with pytest.raises(SchemaError, match="a column of another type"):
         edits.merge([one, three], tmp_path / "n")
+
+
+def test_a_table_of_which_no_episode_has_a_task_is_edited(tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    root = make(tmp_path / "a", cameras={}, lengths=[3, 2])
+    for path in (root / "meta/episodes").rglob("*.parquet"):
+        table = pq.read_table(path)
+        pq.write_table(table.set_column(table.column_names.index("tasks"), "tasks", [[[]] * len(table)]), path)
+    before = contents(root)
+    edits.renumber(root)
+    assert_episodes(root, before)
+    # rows name their tasks
+    assert all(Metadata.load(root).episodes.tasks)
 
 
 def test_wrong_requests_say_what_is_allowed_and_change_nothing(tmp_path):
@@ -590,6 +616,11 @@ def test_wrong_requests_say_what_is_allowed_and_change_nothing(tmp_path):
     with pytest.raises(SchemaError, match=r"21 values, .* 22 rows"):
         edits.change_features(root, added={"r": (np.zeros(21), {"dtype": "float64", "shape": [1]})})
     with pytest.raises(SchemaError, match="Same fps is expected"):
+        edits.merge([root, other], tmp_path / "m")
+    info = json.loads((other / "meta/info.json").read_text())
+    info["features"]["action"]["names"] = ["v", "u"]
+    (other / "meta/info.json").write_text(json.dumps(info | {"fps": 10}))
+    with pytest.raises(SchemaError, match=r"'action' with names \['v', 'u'\]"):
         edits.merge([root, other], tmp_path / "m")
     with pytest.raises(ValueError, match="multiple splits"):
         edits.split(root, {"x": [0], "y": [0]}, {"x": tmp_path / "x", "y": tmp_path / "y"})

@@ -501,7 +501,12 @@ class _Writing:
         wanted = episode_schema(self._infos)
         paths = episode_paths(self._edit.datasets[0].root)
         known = pyarrow.parquet.read_schema(paths[0]) if paths else wanted
-        fields = {each.name: each for each in known if each.name in wanted.names}
+        # where no episode has a task, the column of tasks may be of no type
+        fields = {
+            each.name: each if each.name.startswith("stats/") else wanted.field(each.name)
+            for each in known
+            if each.name in wanted.names
+        }
         fields |= {each.name: each for each in self._further_fields()}
         # least and greatest values of a column may have another type once it is computed here
         fields |= {each.name: each for each in wanted if each.name not in fields or not self._stays(_named(each.name))}

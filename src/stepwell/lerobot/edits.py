@@ -33,7 +33,7 @@ from stepwell.lerobot.appending import cameras_of, finish_append, locked_dataset
 from stepwell.lerobot.depth import depth_of
 from stepwell.lerobot.editing import Chosen, Edit, Values, sizes_of
 from stepwell.lerobot.in_place import open_in_place
-from stepwell.lerobot.info import INFO_PATH, FeatureInfo
+from stepwell.lerobot.info import FORMAT_ENTRIES, INFO_PATH, FeatureInfo
 from stepwell.lerobot.meta_files import SUBTASK_INDEX, further_task_columns, open_parquet, read_json, read_subtasks
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import place_file
@@ -298,6 +298,11 @@ def merge(
     subtasks = _merged_subtasks(datasets)
     for each in datasets:
         _warn_of_lost(each)
+        known = datasets[0].info.raw
+        entries = sorted(
+            name for name, value in each.info.raw.items() if name not in FORMAT_ENTRIES and value != known.get(name)
+        )
+        warn_of_left_out(f"{each.root}: entries of {INFO_PATH}", entries, "since those of the first dataset are kept")
         others = sorted(_other_files(each.root, hidden=False))
         warn_of_left_out(f"{each.root}: files", others, "since each of the datasets that are merged may have its own")
     episodes = [Chosen(n, place) for n, each in enumerate(datasets) for place in range(len(each.episodes))]
@@ -337,6 +342,12 @@ def _check_alike(first: Metadata, other: Metadata) -> None:
             raise SchemaError(
                 f"Same features is expected, but got {name!r} as {there.dtype} {list(there.shape)} in {other.root}, "
                 f"{info.dtype} {list(info.shape)} in {first.root}."
+            )
+        there = other.info.features[name]
+        if None not in (info.names, there.names) and info.names != there.names and not info.is_camera:
+            raise SchemaError(
+                f"Same features is expected, but got {name!r} with names {there.names} in {other.root}, {info.names} "
+                f"in {first.root}. Where they mean the same, write the same into {INFO_PATH}."
             )
         mine, theirs = (depth_of(each.info.features[name].raw) for each in (first, other))
         if theirs != mine:

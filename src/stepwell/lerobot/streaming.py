@@ -280,32 +280,32 @@ def chunks_of_fetched(
     begun: dict[str, Future[None]] = {}
     # that no item was given of yet
     unused: set[str] = set()
-    with ThreadPoolExecutor(WORKERS, "stepwell-hub") as pool:
-        try:
-            while True:
-                while not ahead or (len(unused) < FILES_AHEAD and len(ahead) < ITEMS_AHEAD):
-                    number = next(numbers, None)
-                    if number is None:
-                        break
-                    files = files_of(number)
-                    for name in files:
-                        if name not in begun:
-                            begun[name] = pool.submit(_fetch, snapshot, name)
-                            unused.add(name)
-                    ahead.append((number, files))
-                if not ahead:
-                    return
-                chunk: list[int] = []
-                # the first is waited for
-                while ahead and len(chunk) < CHUNK and (not chunk or all(begun[name].done() for name in ahead[0][1])):
-                    number, files = ahead.popleft()
-                    for name in files:
-                        begun[name].result()
-                    unused.difference_update(files)
-                    chunk.append(number)
-                yield chunk
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    pool = ThreadPoolExecutor(WORKERS, "stepwell-hub")
+    try:
+        while True:
+            while not ahead or (len(unused) < FILES_AHEAD and len(ahead) < ITEMS_AHEAD):
+                number = next(numbers, None)
+                if number is None:
+                    break
+                files = files_of(number)
+                for name in files:
+                    if name not in begun:
+                        begun[name] = pool.submit(_fetch, snapshot, name)
+                        unused.add(name)
+                ahead.append((number, files))
+            if not ahead:
+                return
+            chunk: list[int] = []
+            # the first is waited for
+            while ahead and len(chunk) < CHUNK and (not chunk or all(begun[name].done() for name in ahead[0][1])):
+                number, files = ahead.popleft()
+                for name in files:
+                    begun[name].result()
+                unused.difference_update(files)
+                chunk.append(number)
+            yield chunk
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _fetch(snapshot: Snapshot, name: str) -> None:

@@ -204,6 +204,9 @@ def _encoded(
 ) -> Path:
     path = Path(metadata.root if target is None else target).absolute()
     job = _EncodeJob(str(metadata.root), str(_work(path)), dict(video or {}), dict(depth or {}), _digest(metadata))
+    for name in names:
+        # options that there are not are refused before anything is begun
+        job.encoding(name)
     groups = [(name, group) for name in names for group in _groups(metadata, name, places)]
     chunks = [_Chunk(number, number + 1, name, group) for number, (name, group) in enumerate(groups)]
     with _working(job, chunks), edited(metadata.root, target) as place:

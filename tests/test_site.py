@@ -114,7 +114,7 @@ def test_every_name_of_the_reference_exists() -> None:
 # aliases of types, what FFCV's pipelines make by themselves, and what needs Ray, TensorFlow, timm or an environment
 WITHOUT_EXAMPLE = """
 Allocation EpisodeReplayBuffer HerReplayBuffer ModuleWrapper ORDER_TYPE ParserTfds PrioritizedReplayBufferSamples
-RayExecutor Replay ResizedCropRGBImageDecoder start_replay State TFClient torch_of
+RayExecutor Replay ResizedCropRGBImageDecoder import_dataset start_replay State TFClient torch_of
 """
 
 

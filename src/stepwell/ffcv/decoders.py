@@ -311,14 +311,25 @@ def _jpeg_codec() -> Codec:
 
 
 def get_random_crop(height: int, width: int, scale: Sequence[float], ratio: Sequence[float]) -> Box:
-    """Return top, left, height and width of a random part, by FFCV's law and numpy's global generator."""
+    """Return top, left, height and width of a random part, by FFCV's law and numpy's global generator.
+
+    Example:
+        >>> top, left, height, width = get_random_crop(480, 640, (0.08, 1.0), (3 / 4, 4 / 3))
+        >>> 0 <= top <= 480 - height and 0 <= left <= 640 - width
+        True
+    """
     options: dict[str, Any] = {"scale": tuple(map(float, scale)), "ratio": tuple(map(float, ratio))}
     crop = OpencvRandomResizedCrop(1, **options)
     return crop.box(int(height), int(width), crop.numbers(random_draws(1), 1)[0, 0].tolist())
 
 
 def get_center_crop(height: int, width: int, _: Any, ratio: float) -> Box:
-    """Return top, left, height and width of the square in the middle whose side is so much of the shorter one."""
+    """Return top, left, height and width of the square in the middle whose side is so much of the shorter one.
+
+    Example:
+        >>> get_center_crop(480, 640, None, 0.875)
+        (30, 110, 420, 420)
+    """
     return CenterSquare(1, part=float(ratio)).box(int(height), int(width), ())
 
 

@@ -153,17 +153,7 @@ def convert(
 def import_dataset(
     source: Reader | SourceLike, target: str | os.PathLike[str], *, codecs: Codecs | None = None, **arguments: Any
 ) -> ConvertReport:
-    """Call `convert`, which has taken its place.
-
-    Example:
-        >>> import tempfile
-        >>> from stepwell.testing import tiny_store
-        >>> from stepwell.webdataset import write_webdataset
-        >>> folder = tempfile.mkdtemp()
-        >>> _ = write_webdataset(tiny_store(f"{folder}/a.well", lengths=[3, 5]), f"{folder}/shards", workers=1)
-        >>> import_dataset(f"webdataset://{folder}/shards", f"{folder}/b.well", workers=1).num_episodes
-        8
-    """
+    """Call `convert`, which has taken its place."""
     warnings.warn("import_dataset() is stepwell.convert() now; codecs= is features=.", DeprecationWarning, stacklevel=2)
     return convert(source, target, codecs or {}, **arguments)
 

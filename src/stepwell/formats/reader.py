@@ -134,7 +134,7 @@ class Reader(ABC):
         """
         found = [
             part if "://" in part and is_remote(part) else os.path.abspath(part)  # noqa: PTH100
-            for part in source.split("\n")
+            for part in os.fspath(source).split("\n")
         ]
         return "\n".join(found)
 

@@ -44,6 +44,8 @@ MAX_ROWS, MAX_BYTES = 64, 16 << 10
 MAX_FEATURES = 16
 # numbers of so many bytes tell an episode from others of its length
 ENOUGH_BYTES = 64
+# a key cannot hold names with these
+MARKS_OF_KEYS = frozenset(",:=")
 # what LeRobot numbers anew when episodes are deleted
 NUMBERING = frozenset({"timestamp", "frame_index", "episode_index", "index", "task_index", "subtask_index"})
 
@@ -154,11 +156,13 @@ class _Rows:
         found: dict[str, str | None] = {}
         num_bytes = 0
         for name, feature in self._schema.items():
-            if feature.kind != "image" and name not in NUMBERING and len(found) < MAX_FEATURES:
+            is_told = feature.kind != "image" and name not in NUMBERING and MARKS_OF_KEYS.isdisjoint(name)
+            if is_told and len(found) < MAX_FEATURES:
                 found[name] = self._checksum(number, name)
                 num_bytes += len(self._read(number, name) or b"") if num_bytes < ENOUGH_BYTES else 0
         if num_bytes < ENOUGH_BYTES:
-            images = [name for name, feature in self._schema.items() if feature.kind == "image"]
+            schema = self._schema.items()
+            images = [name for name, each in schema if each.kind == "image" and MARKS_OF_KEYS.isdisjoint(name)]
             found |= {name: self._checksum(number, name) for name in images[:MAX_FEATURES]}
         return {name: checksum for name, checksum in found.items() if checksum is not None}
 

@@ -379,7 +379,7 @@ def Video(
         options: no others.
 
     Returns:
-        The feature. It needs PyAV: ``pip install "stepwell[video]"``.
+        The feature. It needs PyAV: ``pip install -e ".[video]"``.
 
     Raises:
         SchemaError: not an image shape, or an unknown option.

@@ -105,6 +105,37 @@ def test_tensors_nests_and_columns_come_as_asked(store):
     assert list(batch["table"]) == ["key"]
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_arrays_of_jax_hold_what_numpy_gets_and_stay(store, threads):
+    jax = pytest.importorskip("jax", reason="the arrays are JAX's")
+    fill(store)
+    options = {"batch_size": 16, "seed": 3}
+    near = ReplayLoader(Table(store, sampler="prioritized", seed=7, pattern=AHEAD), FIELDS, **options)
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    with Server(Table(store, sampler="prioritized", seed=7, pattern=AHEAD)) as server, Client(server.address) as client:
+        with client.loader(FIELDS, in_flight=1, threads=threads, to="jax", sharding=sharding, **options) as far:
+            held = []
+            for _ in range(10):
+                held.append((next(near).copy(), next(far)))
+            far.update_priorities(held[-1][1], np.ones(16))
+    for one, other in held:
+        assert set(one) == set(other)
+        assert isinstance(other["obs"], jax.Array)
+        assert other["obs"].sharding == sharding
+        assert isinstance(other["table.key"], np.ndarray), "without jax_enable_x64 JAX would cut a key to 32 bits"
+        for key in one:
+            # JAX has floats of 32 bits
+            found = np.asarray(other[key])
+            np.testing.assert_array_equal(one[key].astype(found.dtype), found, err_msg=key)
+
+
+def test_a_sharding_without_jax_is_refused(store):
+    fill(store)
+    with Server(Table(store)) as server, Client(server.address) as client:
+        with pytest.raises(OrderError, match="sharding"):
+            client.loader({"obs": "obs"}, sharding=object())
+
+
 def test_transitions_are_made_by_their_transform(store):
     fill(store)
     targets = stepwell.transition_fields({"obs": "obs"}, action="actor", reward="number", n_step=3)

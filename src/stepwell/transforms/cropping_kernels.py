@@ -110,7 +110,9 @@ def whole(images: npt.NDArray[Any]) -> Cuts:
     """
     number, height, width, channels = images.shape
     boxes, flips, fill = np.zeros((number, 4), np.int64), np.zeros(number, np.uint8), np.empty(0, np.uint8)
-    return image_addresses(images), (1, height * width, channels), boxes, flips, fill
+    # as `image_addresses`, which each image of a camera would call
+    addresses = images.ctypes.data + images.strides[0] * np.arange(number, dtype=np.int64)
+    return addresses, (1, height * width, channels), boxes, flips, fill
 
 
 @intrinsic

@@ -17,7 +17,7 @@ from stepwell.testing import tiny_lerobot
 
 from .head_sets import DEPTH_SETS, head_set
 
-MOST_CALLS = 60
+MOST_CALLS = 62
 CAMERAS = {"observation.images.left": (32, 48), "observation.images.right": (32, 48)}
 DELTAS = {"action": [0.0, 0.1, 0.2], "observation.state": [-0.1, 0.0]}
 
@@ -33,7 +33,7 @@ def calls_of(dataset: Any, number: int) -> list[str]:
     ("kind", "is_stored"), [(None, False), ("png", False), ("png", True), ("video", False), ("video", True)]
 )
 @pytest.mark.parametrize("deltas", [None, DELTAS], ids=["steps", "windows"])
-def test_an_item_with_or_without_two_cameras_takes_at_most_sixty_calls(
+def test_an_item_with_or_without_two_cameras_takes_few_calls(
     tmp_path: Path, kind: Any, deltas: Any, is_stored: bool
 ) -> None:
     if kind == "video":

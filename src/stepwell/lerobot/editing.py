@@ -36,13 +36,12 @@ from stepwell.lerobot.camera_writing import (
 from stepwell.lerobot.dataset_files import EPISODES_PATH, EpisodeLines, appended_info, write_json, write_tasks
 from stepwell.lerobot.in_place import open_in_place
 from stepwell.lerobot.info import (
-    DATA_FILES_MB,
     DATA_PATHS,
     ENCODERS,
     INFO_PATH,
-    VIDEO_FILES_MB,
     VIDEO_PATHS,
     FeatureInfo,
+    sizes_of,
 )
 from stepwell.lerobot.mapped_stores import array_of
 from stepwell.lerobot.meta_files import (
@@ -94,7 +93,7 @@ from stepwell.store import Store
 from stepwell.store.statistics import FeatureStatistics
 from stepwell.windows import View
 
-__all__ = ["Chosen", "Edit", "EncodedFile", "Values", "encoder_options", "sizes_of", "told_options"]
+__all__ = ["Chosen", "Edit", "EncodedFile", "Values", "encoder_options", "told_options"]
 
 # a column that is added: values of all rows of the result, [n, ...], or a function of a row, the number of its episode
 # and its number therein
@@ -707,16 +706,6 @@ def told_options(metadata: Metadata, key: str) -> dict[str, Any]:
     if "preset" in found:
         found["preset"] = str(found["preset"])
     return found
-
-
-def sizes_of(raw: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the sizes of files by info.json, which may have anything there."""
-    names = {"data_files_size_in_mb": DATA_FILES_MB, "video_files_size_in_mb": VIDEO_FILES_MB}
-    data, video = (
-        raw[name] if isinstance(raw.get(name), int | float) and raw[name] > 0 else default
-        for name, default in names.items()
-    )
-    return data, video
 
 
 def _columns(table: Any) -> dict[str, Any]:

@@ -31,9 +31,9 @@ from stepwell.files.exchanging import BEFORE
 from stepwell.formats.reader import warn_of_left_out
 from stepwell.lerobot.appending import cameras_of, finish_append, locked_dataset
 from stepwell.lerobot.depth import depth_of
-from stepwell.lerobot.editing import Chosen, Edit, Values, sizes_of
+from stepwell.lerobot.editing import Chosen, Edit, Values
 from stepwell.lerobot.in_place import open_in_place
-from stepwell.lerobot.info import FORMAT_ENTRIES, INFO_PATH, FeatureInfo
+from stepwell.lerobot.info import FORMAT_ENTRIES, INFO_PATH, FeatureInfo, sizes_of
 from stepwell.lerobot.meta_files import SUBTASK_INDEX, further_task_columns, open_parquet, read_json, read_subtasks
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import place_file

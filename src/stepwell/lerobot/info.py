@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import math
 import re
 import string
 from collections.abc import Callable, Collection, Mapping
@@ -35,6 +36,7 @@ __all__ = [
     "Version",
     "is_depth_map",
     "refuse",
+    "sizes_of",
 ]
 
 Version = Literal["v2.0", "v2.1", "v3.0"]
@@ -399,3 +401,13 @@ def _template(template: Any, name: str, default: str, where: str) -> str:
     if not template or path.is_absolute() or ".." in path.parts:
         raise problem
     return template
+
+
+def sizes_of(raw: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the sizes in MB of parquet and mp4 files by info.json, which may have anything there."""
+    data, video = raw.get("data_files_size_in_mb"), raw.get("video_files_size_in_mb")
+    return _size_or(data, DATA_FILES_MB), _size_or(video, VIDEO_FILES_MB)
+
+
+def _size_or(size: Any, default: float) -> float:
+    return size if isinstance(size, int | float) and 0 < size < math.inf else default

@@ -26,7 +26,6 @@ compared with the dataset, by lengths and numbers of the episodes: none comes tw
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import weakref
@@ -57,6 +56,7 @@ from stepwell.lerobot.info import (
     DatasetInfo,
     FeatureInfo,
     is_depth_map,
+    sizes_of,
 )
 from stepwell.lerobot.mapped_stores import read_columns
 from stepwell.lerobot.meta_files import import_pyarrow, read_json, write_info
@@ -172,6 +172,7 @@ class Staging:
             if not before and (self.root / INFO_PATH).exists():
                 # what the first frames told, and sizes of files
                 write_info(self.root, info.raw)
+            data_mb, video_mb = sizes_of(info.raw)
             write_dataset(
                 View(store, saved),
                 self.root,
@@ -179,8 +180,8 @@ class Staging:
                 cameras=cameras_of(info),
                 robot_type=info.raw["robot_type"],
                 repo_id=store.metadata["lerobot"]["repo_id"],
-                data_files_mb=_size_of(info, "data_files_size_in_mb", DATA_FILES_MB),
-                video_files_mb=_size_of(info, "video_files_size_in_mb", VIDEO_FILES_MB),
+                data_files_mb=data_mb,
+                video_files_mb=video_mb,
                 chunks_size=info.chunks_size,
             )
             if store.record.sync != "none":
@@ -299,12 +300,6 @@ def _locked_directory(path: Path) -> FileLock:
         if path.exists() and os.path.samestat(os.fstat(lock.descriptor), path.stat()):
             return lock
         lock.release()
-
-
-def _size_of(info: DatasetInfo, name: str, default: float) -> float:
-    """Return a size that info.json has; an extended dataset may have anything there."""
-    size = info.raw.get(name)
-    return size if isinstance(size, int | float) and 0 < size < math.inf else default
 
 
 def recorded_info(store: Store) -> DatasetInfo:

@@ -41,4 +41,4 @@ def test_shards_are_shown_where_they_are(folder: Path, capsys: pytest.CaptureFix
 
 def test_a_shard_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", str(tmp_path / "none.tar"), str(tmp_path / "a.well")]) != 0
-    assert "no file at" in capsys.readouterr().err
+    assert f"no store at {tmp_path}/none.tar: there is nothing of this name" in capsys.readouterr().err

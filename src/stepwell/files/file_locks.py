@@ -10,13 +10,15 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
 __all__ = ["ByteLock", "FileLock", "is_byte_locked", "lock_byte", "lock_directory", "lock_file"]
 
-_HELD: set[FileLock] = set()
+# weak: one that an interrupt keeps from whoever took it is let go of
+_HELD: weakref.WeakSet[FileLock] = weakref.WeakSet()
 # locks of bytes that belong to an open file are Linux's; elsewhere each byte has a file of its own beside it
 HAS_BYTES = hasattr(fcntl, "F_OFD_SETLK")
 BESIDE = "{}.{}"
@@ -28,6 +30,8 @@ class FileLock:
     """A lock on a file that is open, until `release` is called, or a ``with`` block or the process ends."""
 
     # A child of a fork does not hold it, and leaves its parent's as it is.
+
+    _descriptor = -1
 
     def __init__(self, descriptor: int, *, is_shared: bool = False, is_waiting: bool = True) -> None:
         self._descriptor = descriptor
@@ -55,25 +59,22 @@ class FileLock:
 
     def release(self) -> None:
         """Let go of it; nothing where that was done, or in a child of a fork."""
-        descriptor = self._forget()
-        if descriptor >= 0:
-            try:
-                with suppress(OSError):
-                    self._lock(descriptor, fcntl.LOCK_UN)
-            finally:
-                os.close(descriptor)
-
-    def _forget(self) -> int:
-        # never twice, whatever comes in between: its number may be another file's by then
-        descriptor, self._descriptor = self._descriptor, -1
-        _HELD.discard(self)
-        return descriptor
+        # first, since it may be done twice: a Ctrl-C that comes in between leaves a file open, but nothing locked
+        if self._descriptor >= 0:
+            with suppress(OSError):
+                self._lock(self._descriptor, fcntl.LOCK_UN)
+        self.leave()
 
     def leave(self) -> None:
         """Close a copy, and leave the lock to the process that took it."""
-        descriptor = self._forget()
+        # never twice, whatever comes in between: its number may be another file's by then
+        descriptor, self._descriptor = self._descriptor, -1
+        _HELD.discard(self)
         if descriptor >= 0:
             os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.release()
 
     def __enter__(self) -> FileLock:
         return self

@@ -166,10 +166,16 @@ class LaneWriter(SegmentWriter):
             block[VALUES], block[FINALS] = values.addresses[number], values.final_addresses[number]
 
     def _bind_growing(self) -> None:
-        files = self._files
-        steps = files.lanes[LANE_STEPS].rows
+        steps, episodes = self._files.lanes[LANE_STEPS].rows, self._files.episodes.rows
         self._control[STEPS], self._control[STEPS_ROOM] = steps.ctypes.data, len(steps)
-        self._control[EPISODES] = files.episodes.rows.ctypes.data
+        self._control[EPISODES] = episodes.ctypes.data
+        # last: a Ctrl-C after files grew leaves the maps, and the room, of which the kernel knows
+        self._steps, self._episodes = steps, episodes
+
+    def _reserve_steps(self, count: int) -> None:
+        """Make room for ``count`` vector steps, and for twice those that there is room for."""
+        self._files.lanes[LANE_STEPS].reserve(max(2 * len(self._steps), count))
+        self._bind_growing()
 
     def populate(self) -> None:
         """Have all pages of the rows mapped, of a segment that nothing was written to."""
@@ -222,11 +228,9 @@ class LaneWriter(SegmentWriter):
 
     def prepare_pieces(self, mask: npt.NDArray[np.bool_]) -> None:
         """Have room for the ends of the open episodes of some lanes where a ring cuts them: what fails, fails here."""
-        count, steps = int((mask & self.is_open_in).sum()), self._files.lanes[LANE_STEPS]
-        if self.num_calls + 1 > len(steps.rows):
-            steps.reserve(2 * len(steps.rows))
-            self._bind_growing()
-        self._prepare(count, None)
+        if self.num_calls + 1 > len(self._steps):
+            self._reserve_steps(self.num_calls + 1)
+        self._prepare(int((mask & self.is_open_in).sum()), None)
 
     def take_back(self) -> None:
         """Forget what was prepared."""
@@ -259,10 +263,8 @@ class LaneWriter(SegmentWriter):
 
     def append_steps(self, batch: Int64s, kind: int, num_steps: int, num_ends: int) -> int:
         """Store and commit vector steps at addresses, see the kernel; returns how many, before a lane was full."""
-        steps = self._files.lanes[LANE_STEPS]
-        if self.num_calls + num_steps > len(steps.rows):
-            steps.reserve(max(2 * len(steps.rows), self.num_calls + num_steps))
-            self._bind_growing()
+        if self.num_calls + num_steps > len(self._steps):
+            self._reserve_steps(self.num_calls + num_steps)
         if num_ends:
             self._store_lines(num_ends, None)
         done: int = append_lane_steps(self._control, batch, time_ns(), kind, num_steps, len(NO_METADATA))
@@ -287,9 +289,7 @@ class LaneWriter(SegmentWriter):
         if found == IS_SYNCED:
             found = 0
         if found == NEEDS_STEPS:
-            steps = self._files.lanes[LANE_STEPS]
-            steps.reserve(2 * len(steps.rows))
-            self._bind_growing()
+            self._reserve_steps(self.num_calls + 1)
             found = append_lanes(self._control, time_ns(), kind)
         if found == IS_FULL:
             return False
@@ -308,10 +308,10 @@ class LaneWriter(SegmentWriter):
 
     def _store_lines(self, count: int, lines: Sequence[bytes] | None) -> int:
         """Make room for records of so many episodes, and store their metadata; returns its bytes."""
-        control, episodes = self._control, self._files.episodes
+        control, room = self._control, len(self._episodes)
         first, end = int(control[NUM_EPISODES]), int(control[METADATA_END])
-        if first + count > len(episodes.rows):
-            episodes.reserve(max(first + count, 2 * len(episodes.rows)))
+        if first + count > room:
+            self._files.episodes.reserve(max(first + count, 2 * room))
             self._bind_growing()
         if lines is not None:
             text = b"".join(lines)

@@ -153,7 +153,7 @@ class SegmentWriter:
     def _create(self, directory: str) -> None:
         os.mkdir(directory)
         with ExitStack() as undo:
-            undo.callback(shutil.rmtree, directory, ignore_errors=True)
+            undo.callback(_remove, directory)
             self._record = CommitRecord.create(f"{directory}/{PROGRESS}", lanes=self.lanes)
             undo.callback(self._record.close)
             self._record.carry(*self._carried)
@@ -165,7 +165,7 @@ class SegmentWriter:
             self._sequential = SequentialColumns.of(self._files.columns, self.schema, self._record, self._queue_bytes)
             self._bind_columns()
             os.rename(directory, self.path)
-            undo.callback(shutil.rmtree, self.path, ignore_errors=True)
+            undo.callback(_remove, self.path)
             self._committer = Committer(self._record, self._files, self.path)
             self._is_shared = is_shared(self.path)
             if self.sync != "none" or self._is_shared:
@@ -185,15 +185,16 @@ class SegmentWriter:
 
     def _bind_columns(self) -> None:
         """Keep what the hot path needs at hand: (place in the schema, rows or column)."""
-        stamps = self._files.stamps
+        stamps, columns = self._files.stamps, list(enumerate(self._files.columns.values()))
+        raw = [(place, column.rows) for place, column in columns if isinstance(column, RawColumn)]
+        encoded = [
+            (place, column)
+            for place, column in columns
+            if isinstance(column, EncodedColumn) and not column.codec.is_sequential
+        ]
         self._stamp_rows: Any = None if stamps is None else stamps.rows.data
-        self._raw: list[tuple[int, Any]] = []
-        self._encoded: list[tuple[int, EncodedColumn]] = []
-        for place, column in enumerate(self._files.columns.values()):
-            if isinstance(column, RawColumn):
-                self._raw.append((place, column.rows))
-            elif not column.codec.is_sequential:
-                self._encoded.append((place, column))
+        # at once: a Ctrl-C in between leaves what was bound before
+        self._raw, self._encoded = raw, encoded
 
     def _num_blob_bytes(self, rows: int) -> int:
         columns = self._files.columns.values()
@@ -393,8 +394,9 @@ class SegmentWriter:
         step = max(1, STEP_BYTES // max(1, self._fixed_bytes))
         capacity = max(rows, min(2 * self.capacity, self.capacity + step))
         self._files.reserve(capacity)
-        self.capacity = capacity
         self._bind_columns()
+        # last: interrupted before, it is done again
+        self.capacity = capacity
 
     def cut_to_committed(self) -> None:
         """Take back the steps of the open episode that were not committed; no more can follow in this segment."""
@@ -480,6 +482,12 @@ class SegmentWriter:
         # an encoder that is freed here would wait for threads that only the parent has
         if self._sequential is not None:
             _LEFT.append(self._sequential)
+
+
+def _remove(directory: str) -> None:
+    # whatever it raises: what is left is removed when the store is opened, and a Ctrl-C makes shutil close a file twice
+    with suppress(OSError):
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _encoded_final(column: EncodedColumn, value: Any) -> bytes:

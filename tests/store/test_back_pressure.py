@@ -92,9 +92,11 @@ def test_a_writer_costs_nothing_before_there_is_a_table(ring: stepwell.Store) ->
     with ring.writer() as writer:
         writer.append(x=0, n=0)
         assert not (ring.path / "limits").exists()
-        gate_of(ring).publish(0)
+        gate = gate_of(ring)
+        gate.publish(0)
         with pytest.raises(RateLimitError):
             writer.append(x=0, n=1)
+        gate.close()
     assert ring.num_steps == 1
 
 

@@ -74,7 +74,8 @@ class FileLock:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        self.release()
+        if self._descriptor >= 0:
+            self.release()
 
     def __enter__(self) -> FileLock:
         return self

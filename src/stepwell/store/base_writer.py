@@ -34,7 +34,8 @@ class BaseWriter:
         self._store = store
         self._sync: Sync = sync
         self._pid = this.pid
-        self._is_closed = False
+        # closed for what would write, and also sealed
+        self._is_closed = self._is_done = False
         self._presence = Presence(str(store.path))
         self._clock: RingClock | None = None
         # called with the name of each segment before there is one, from any thread
@@ -52,16 +53,15 @@ class BaseWriter:
     def close(self) -> None:
         """Seal the segments and refresh the store that made this writer. May be called twice.
 
-        Episodes that are still open are kept, marked ``interrupted``.
+        Episodes that are still open are kept, marked ``interrupted``. Where a Ctrl-C comes, it may be called again, and
+        goes on.
 
         Raises:
             DiskFullError: no space for the seal; the steps are kept, the next open seals them.
         """
-        if self._is_closed:
+        if self._is_done or self._pid != this.pid:
             return
         self._is_closed = True
-        if self._pid != this.pid:
-            return
         self._presence.end()
         if self._gate is not None:
             self._gate.close()
@@ -69,10 +69,14 @@ class BaseWriter:
             self._seal_all()
             self._seals.wait()
             self._seals.check()
-        except OSError as error:
-            self._raise_from(error)
-        finally:
+        except Exception as error:
+            self._is_done = True
             self._release()
+            if isinstance(error, OSError):
+                self._raise_from(error)
+            raise
+        self._release()
+        self._is_done = True
         self._show()
 
     def flush(self) -> None:

@@ -319,9 +319,9 @@ class SegmentFiles:
         self.lanes: dict[str, RawColumn] = {}
         self.columns: dict[str, Column] = {}
         self.stamps: RawColumn | None = None
+        self._made: list[Column | ColumnFile] = []
         with ExitStack() as undo:
             undo.callback(self._close_made)
-            self._made: list[Column | ColumnFile] = []
             for name, feature in schema.items():
                 if name not in others:
                     self.columns[name] = self._add(new_column(directory, name, feature, num_rows))

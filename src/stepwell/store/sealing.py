@@ -295,6 +295,7 @@ class SealQueue:
 
     def add(self, segment: SegmentWriter) -> None:
         """Begin to seal a segment that has no open episode; waits when too many are on their way."""
+        # begun twice, as after a Ctrl-C, the second one finds it closed
         segment.mark_full()
         if len(self._threads) >= MAX_SEALING:
             self._threads.pop(0).join()
@@ -326,6 +327,11 @@ class SealQueue:
     def _seal(self, segment: SegmentWriter, before: threading.Thread | None) -> None:
         if before is not None:
             before.join()
+        with segment.sealing:
+            if segment.is_open:
+                self._seal_open(segment)
+
+    def _seal_open(self, segment: SegmentWriter) -> None:
         commit = segment.close()
         try:
             segment.check_synced()

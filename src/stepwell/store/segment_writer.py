@@ -127,6 +127,8 @@ class SegmentWriter:
         self.note = note
         # episodes that were not taken back
         self.num_kept = 0
+        # held while it is sealed
+        self.sealing = threading.Lock()
         # the last one that a row got
         self._clock, self._stamp = clock, 0
         try:
@@ -321,10 +323,7 @@ class SegmentWriter:
         if self.note is not None:
             records["origin"] = self.note.origins(self.num_kept, count)
         records["time_ns"] = time.time_ns()
-        self._add_episodes(records, lines, count)
-        self.num_kept += count
-        self.row = self.episode_start = row + count
-        self._commit_episodes()
+        self._end_episodes(records, lines, count, end=row + count, num_kept=self.num_kept + count)
         return first
 
     def end_episode(
@@ -360,21 +359,27 @@ class SegmentWriter:
             discarded,
             skipped | GOES_ON * goes_on,
         )
-        self._add_episodes(record, metadata, 1)
-        self.num_kept += not discarded
-        self.row = self.episode_start = end
-        self._commit_episodes()
+        self._end_episodes(record, metadata, 1, end=end, num_kept=self.num_kept + (not discarded))
         return self.num_episodes - 1
 
-    def _add_episodes(self, records: Any, lines: bytes, count: int) -> None:
-        """Store records of ended episodes and their lines of metadata, before they are committed."""
-        episodes, first = self._files.episodes, self.num_episodes
+    def _end_episodes(self, records: Any, lines: bytes, count: int, *, end: int, num_kept: int) -> None:
+        """Store records of episodes that end, the last one before row ``end``, and their metadata; commit them."""
+        episodes, first, end_of_lines = self._files.episodes, self.num_episodes, self._metadata_end + len(lines)
         if first + count > len(episodes.rows):
             episodes.reserve(max(first + count, 2 * len(episodes.rows)))
         self._files.metadata.write(lines, self._metadata_end)
         episodes.rows[first if count == 1 else slice(first, first + count)] = records
-        self._metadata_end += len(lines)
-        self.num_episodes += count
+        # at once: a Ctrl-C comes before all of it, or after
+        self.num_episodes, self.num_kept, self._metadata_end = first + count, num_kept, end_of_lines
+        self.row = self.episode_start = end
+        try:
+            self._committer.commit(end, self.num_episodes, is_synced=self.sync != "none")
+        except BaseException:
+            # they are ended for this writer, so also for readers
+            self._record.commit_episode(self.num_episodes, end)
+            raise
+        if self._sequential is not None:
+            self._sequential.commit(end)
 
     def _store_final(self, final: Mapping[str, Any]) -> None:
         row = self.row
@@ -441,12 +446,6 @@ class SegmentWriter:
         else:
             self._record.commit_rows(self.row)
 
-    def _commit_episodes(self) -> None:
-        """Commit ended episodes, whose rows are all stored."""
-        self._committer.commit(self.row, self.num_episodes, is_synced=self.sync != "none")
-        if self._sequential is not None:
-            self._sequential.commit(self.row)
-
     @property
     def checksums(self) -> dict[str, tuple[int, int]]:
         """Bytes and CRC-32 of the files of which they are known already, by name."""
@@ -454,7 +453,14 @@ class SegmentWriter:
 
     def mark_full(self) -> None:
         """Tell readers that nothing more comes."""
-        self._record.mark_full()
+        with self.sealing:
+            if self.is_open:
+                self._record.mark_full()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its files are open."""
+        return self._committer.is_open
 
     def close(self) -> CommitRecord:
         """Close the files and return the commit record, still locked, which is closed when the segment is sealed."""

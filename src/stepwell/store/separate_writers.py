@@ -9,7 +9,7 @@ r"""The writers of n environments, with segments of their own: where rows vary i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -84,7 +84,13 @@ class EpisodeBuffer:
         # of a call that failed before its episode was ended, which is still in memory
         writer.discard_episode()
         writer.append_batch({name: [step[name] for step in self._steps] for name in self._steps[0]})
-        writer.end(ending)
+        try:
+            writer.end(ending)
+        except BaseException as error:
+            if not isinstance(error, Exception) and not writer.has_open_episode:
+                # a Ctrl-C came when it was stored
+                self._steps = []
+            raise
         self._steps = []
 
     def cut(self, num_steps: int) -> None:
@@ -148,17 +154,21 @@ class SeparateWriters:
             writer.flush()
 
     def close(self) -> None:
-        """End open episodes as interrupted ones and close all writers, whatever one of them raises."""
-        # last in, first out
-        with ExitStack() as stack:
-            stack.callback(self._close_writers)
-            for env in self.open_among(range(len(self._buffers))):
-                stack.callback(self._buffers[env].end, Ending(interrupted=True))
-
-    def _close_writers(self) -> None:
-        with ExitStack() as stack:
-            for writer in self._writers.values():
-                stack.callback(writer.close)
+        """End open episodes as interrupted ones and close all writers, whatever error one of them raises."""
+        # a Ctrl-C comes through: what is left is done when this is called again
+        failed: list[Exception] = []
+        for env in self.open_among(range(len(self._buffers))):
+            try:
+                self._buffers[env].end(Ending(interrupted=True))
+            except Exception as error:
+                failed.append(error)
+        for writer in self._writers.values():
+            try:
+                writer.close()
+            except Exception as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
     def _writer(self, env: int) -> EnvironmentWriter:
         place = env % self._num_writers

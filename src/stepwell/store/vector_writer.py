@@ -395,11 +395,11 @@ class VectorWriter(BaseWriter):
             self._raise_from(error)
 
     def _seal_all(self) -> None:
-        segments, self._segment, self._waiting = self._open_segments(), None, []
         unused = self._take_next()
         if unused is not None:
             self._seals.add(unused)
-        self._interrupt(segments)
+        self._interrupt(self._open_segments())
+        self._segment, self._waiting = None, []
         if self._separate is not None:
             self._separate.close()
 
@@ -409,17 +409,18 @@ class VectorWriter(BaseWriter):
 
         if self._values is not None:
             self._values.takes_part.fill(True)
-        failed: list[BaseException] = []
+        failed: list[Exception] = []
         for segment in segments:
             try:
                 segment.end_all(INTERRUPTED, has_final=False)
-            except BaseException as error:
+            except Exception as error:
                 # let go of the lock, or no process could recover the segment while this one lives
                 segment.close().close()
                 failed.append(error)
             else:
                 self._seals.add(segment)
         if failed:
+            self._segment, self._waiting = None, []
             raise failed[0]
 
     @property
@@ -456,12 +457,14 @@ class VectorWriter(BaseWriter):
                 self._separate = self._make_separate(schema)
                 return None
             if self._values is None:
-                values = self._values = LaneValues(schema, self._num_envs)
-                named = zip(schema.items(), values.columns, values.finals, strict=True)
-                for (name, feature), column, final in named:
-                    self._columns.append((name, feature.np_dtype, column.shape, column))
-                    if final is not None:
-                        self._finals.append((name, final))
+                values = LaneValues(schema, self._num_envs)
+                columns = [
+                    (name, feature.np_dtype, column.shape, column)
+                    for (name, feature), column in zip(schema.items(), values.columns, strict=True)
+                ]
+                finals = [(name, final) for name, final in zip(schema, values.finals, strict=True) if final is not None]
+                # at once: no interrupt comes in between
+                self._values, self._columns, self._finals = values, columns, finals
             self._go_on_in(self._make_segment(schema), [])
         return self._segment
 
@@ -495,8 +498,9 @@ class VectorWriter(BaseWriter):
         self._next = NextSegment(functools.partial(self._make_segment, schema))
 
     def _take_next(self) -> LaneWriter | None:
-        following, self._next = self._next, None
-        return None if following is None else following.take()
+        made = None if self._next is None else self._next.take()
+        self._next = None
+        return made
 
     def _first_rows(self, step: Mapping[str, Any]) -> dict[str, Any]:
         rows = {}

@@ -421,12 +421,13 @@ class Writer(BaseWriter):
 
     def _seal_all(self) -> None:
         """Seal what this writer has, an open episode as an interrupted one."""
-        segment, self._segment = self._segment, None
+        segment = self._segment
         if segment is not None:
             try:
                 self._store_rest(segment)
                 _interrupt(segment)
-            except BaseException:
+            except Exception:
+                self._segment = None
                 if segment.is_failed:
                     self._leave(segment)
                 else:
@@ -434,6 +435,7 @@ class Writer(BaseWriter):
                     segment.close().close()
                 raise
             self._seals.add(segment)
+            self._segment = None
 
     def _store_rest(self, segment: SegmentWriter) -> None:
         """Store the samples of an episode that is left open, but for those after its end."""
@@ -480,8 +482,8 @@ class Writer(BaseWriter):
             self._presence.note_thread()
             schema = self._store.ensure_schema(lambda: infer_schema(step))
             self._bind(schema)
-            self._segment = self._make_segment(schema)
-            self._look_row = 0 if self._limit.capacity is not None else sys.maxsize
+            segment = self._make_segment(schema)
+            self._segment, self._look_row = segment, 0 if self._limit.capacity is not None else sys.maxsize
         return self._segment
 
     def _make_segment(self, schema: Schema, *, carried: tuple[int, int] = (0, 0)) -> SegmentWriter:
@@ -639,7 +641,8 @@ class Writer(BaseWriter):
     def _leave_if_failed(self, segment: SegmentWriter) -> None:
         """Close the writer when steps that it had taken are lost; what was committed is kept and sealed."""
         if segment.is_failed and not self._is_closed:
-            self._is_closed, self._segment = True, None
+            self._is_closed = self._is_done = True
+            self._segment = None
             self._presence.end()
             self._leave(segment)
 

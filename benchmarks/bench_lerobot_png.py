@@ -61,7 +61,8 @@ def run(settings: Settings) -> Iterator[Row]:
         theirs = rival.rates(settings.sized(8, 1))
         for case, (order, images, target) in CASES.items():
             options = {"batch_size": BATCH, "order": order, "images": images, "threads": 2}
-            ours = [epoch_rate(lambda options=options: dataset.loader(**options)) for _ in theirs]
+            loader = dataset.loader(**options)
+            ours = [epoch_rate(loader) for _ in theirs]
             yield beside(NAME, case, (ours, theirs), settings, target)
 
 

@@ -14,9 +14,8 @@ order is measured with nothing kept, too, as of a dataset that is much larger.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from bench_lerobot_png import CAMERAS, camera_columns
 from lerobot_rival import (
@@ -73,13 +72,9 @@ def run(settings: Settings) -> Iterator[Row]:
         ways = {PLAIN: (plain, "pooled"), PLAIN_AT_RANDOM: (plain, "random")}
         ways |= {IN_PLACE: (in_place, "pooled"), AT_RANDOM: (in_place, "random"), CONVERTED: (converted, "pooled")}
         for case, (dataset, order) in ways.items():
-            make = _maker(dataset, {"batch_size": BATCH // 4, "order": order, "images": "float32", "threads": 2})
-            ours = [epoch_rate(make) for _ in theirs]
+            loader = dataset.loader(batch_size=BATCH // 4, order=order, images="float32", threads=2)
+            ours = [epoch_rate(loader) for _ in theirs]
             yield beside(NAME, case, (ours, theirs), settings, TARGETS[case])
-
-
-def _maker(dataset: Any, options: dict[str, Any]) -> Callable[[], Any]:
-    return lambda: dataset.loader(**options)
 
 
 def _make(rival: LeRobot, root: Path, settings: Settings) -> None:

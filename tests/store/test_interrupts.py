@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dis
+import errno
 import functools
+import gc
 import itertools
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +21,11 @@ import numpy as np
 import pytest
 
 import stepwell.testing.codecs
+from stepwell.errors import DiskFullError, StoreFileError, WriterClosedError
 from stepwell.schema import Array
-from stepwell.store import create, open
+from stepwell.store import create, open, sealing
+from stepwell.store.column_file import SegmentFiles
+from stepwell.store.lane_writer import LaneWriter
 
 PACKAGE = f"{Path(stepwell.testing.codecs.__file__).parents[1]}/"
 
@@ -262,3 +269,120 @@ def test_a_writer_goes_on_after_a_ctrl_c_at_any_place(tmp_path: Path, kind: str,
     numbers = range(0, interrupt.num_places, 1 + interrupt.num_places // MOST_PLACES)
     # where threads take part, some have fewer places
     assert sum(map(run, numbers)) > len(numbers) // 2
+
+
+@contextmanager
+def interrupted_while_it_waits() -> Iterator[None]:
+    """Send a signal to a call that waits for what comes later, as Ctrl-C does; it raises KeyboardInterrupt."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    timer = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGUSR1))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            yield
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("num_envs", [0, 3])
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_close_that_is_interrupted_waits_for_the_seal_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_envs: int, *, is_full: bool
+) -> None:
+    may_go, seal = threading.Event(), sealing.seal_segment
+
+    def waiting(*args: Any, **options: Any) -> None:
+        assert may_go.wait(60)
+        if is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        seal(*args, **options)
+
+    monkeypatch.setattr(sealing, "seal_segment", waiting)
+    capacity = {"capacity": 200} if num_envs else {}
+    session = Session(tmp_path / "a.well", RAW, num_envs, **capacity)
+    appended(3)(session)
+    with interrupted_while_it_waits():
+        session.writer.close()
+    with pytest.raises(WriterClosedError, match="the writer is closed"):
+        session.append()
+    timer = threading.Timer(0.2, may_go.set)
+    timer.start()
+    if is_full:
+        with pytest.raises(DiskFullError):
+            session.writer.close()
+        monkeypatch.undo()
+    session.check()
+    timer.join()
+
+
+def test_a_writer_that_is_dropped_while_its_seal_is_on_its_way_leaves_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go, seal = threading.Event(), sealing.seal_segment
+
+    def waiting(*args: Any, **options: Any) -> None:
+        assert may_go.wait(60)
+        seal(*args, **options)
+
+    monkeypatch.setattr(sealing, "seal_segment", waiting)
+    session = Session(tmp_path / "a.well", RAW, 3, capacity=200)
+    appended(3)(session)
+    # as where a Ctrl-C comes when its segments are on their way
+    session.writer._interrupt(session.writer._open_segments())
+    (done,) = session.writer._seals._sealing
+    session.writer = None
+    gc.collect()
+    may_go.set()
+    with done:
+        pass
+    session.writer = session.store.writer()
+    session.check()
+
+
+def test_a_segment_that_is_still_mapped_is_waited_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go, populate = threading.Event(), LaneWriter.populate
+
+    def waiting(segment: LaneWriter) -> None:
+        assert may_go.wait(60)
+        populate(segment)
+
+    monkeypatch.setattr(LaneWriter, "populate", waiting)
+    session = Session(tmp_path / "a.well", RAW, 3, capacity=200)
+    session.append()
+    segment = session.writer._segment
+    # the last row of an environment is for the final values
+    while segment.num_calls < segment.lanes[1] - 1:
+        session.append()
+    with interrupted_while_it_waits():
+        session.append()
+    timer = threading.Timer(0.2, may_go.set)
+    timer.start()
+    for _ in range(3):
+        session.append()
+    timer.join()
+    # a ring lets go of old steps
+    session.taken = {number for number in session.taken if number > session.number - 9}
+    session.check()
+
+
+def test_an_episode_in_memory_that_the_disk_did_not_take_is_stored_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(tmp_path / "a.well", RAW, 3, writers=2, sync="episode")
+    session.append()
+    sync, errors = SegmentFiles.sync, [OSError(errno.EIO, "Input/output error")]
+
+    def failing(files: SegmentFiles) -> None:
+        if errors:
+            raise errors.pop()
+        sync(files)
+
+    monkeypatch.setattr(SegmentFiles, "sync", failing)
+    with pytest.raises(StoreFileError):
+        session.append(ends=True)
+    session.check()

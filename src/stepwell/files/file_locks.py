@@ -60,9 +60,10 @@ class FileLock:
     def release(self) -> None:
         """Let go of it; nothing where that was done, or in a child of a fork."""
         # first, since it may be done twice: a Ctrl-C that comes in between leaves a file open, but nothing locked
-        if self._descriptor >= 0:
+        descriptor = self._descriptor
+        if descriptor >= 0:
             with suppress(OSError):
-                self._lock(self._descriptor, fcntl.LOCK_UN)
+                self._lock(descriptor, fcntl.LOCK_UN)
         self.leave()
 
     def leave(self) -> None:

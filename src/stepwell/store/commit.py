@@ -474,6 +474,7 @@ class Committer:
 
     # The order of what is to survive a loss of power is decided here and nowhere else: the files are synced, then the
     # counters that readers see are advanced, then those that count after a loss of power, then the record is synced.
+    # Where that fails, a writer may advance the counters that readers see alone.
 
     def __init__(self, record: CommitRecord, files: SegmentFiles, path: str) -> None:
         self._record, self._files, self._path = record, files, path

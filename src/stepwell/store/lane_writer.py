@@ -166,10 +166,10 @@ class LaneWriter(SegmentWriter):
             block[VALUES], block[FINALS] = values.addresses[number], values.final_addresses[number]
 
     def _bind_growing(self) -> None:
-        steps, episodes = self._files.lanes[LANE_STEPS].rows, self._files.episodes.rows
-        self._control[STEPS], self._control[STEPS_ROOM] = steps.ctypes.data, len(steps)
-        self._control[EPISODES] = episodes.ctypes.data
-        # last: a Ctrl-C after files grew leaves the maps, and the room, of which the kernel knows
+        control, steps, episodes = self._control, self._files.lanes[LANE_STEPS].rows, self._files.episodes.rows
+        steps_at, room, episodes_at = steps.ctypes.data, len(steps), episodes.ctypes.data
+        # at once: a Ctrl-C after files grew leaves the maps, and the room, of which the kernel knows
+        control[STEPS], control[STEPS_ROOM], control[EPISODES] = steps_at, room, episodes_at
         self._steps, self._episodes = steps, episodes
 
     def _reserve_steps(self, count: int) -> None:
@@ -332,6 +332,8 @@ class LaneWriter(SegmentWriter):
         self.row = self.capacity
         self.num_episodes = 0 if self._is_abandoned else int(self._control[NUM_EPISODES])
         self._control[...] = 0
+        # a view of a map keeps all of it
+        self._steps = self._episodes = np.empty(0)
         return super().close()
 
     def _grow(self, rows: int) -> None:
@@ -364,24 +366,31 @@ class NextSegment:
     def __init__(self, make: Callable[[], LaneWriter]) -> None:
         self._make = make
         self._made: LaneWriter | None = None
+        # held until it is made; not `Thread.join`, which a Ctrl-C makes believe that the thread has ended
+        self._making = threading.Lock()
+        self._making.acquire()
         self._thread = threading.Thread(target=self._run, name="stepwell-lanes", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         # what fails here is tried again, and raised, by the call that needs the segment
-        with suppress(Exception):
-            with _MAKING:
-                made = self._make()
-            self._made = made
-            made.populate()
-        # else it and the writer whose method it is would keep each other
-        del self._make
+        try:
+            with suppress(Exception):
+                with _MAKING:
+                    made = self._make()
+                self._made = made
+                made.populate()
+            # else it and the writer whose method it is would keep each other
+            del self._make
+        finally:
+            self._making.release()
 
     def take(self) -> LaneWriter | None:
         """Return the segment, once; None where it could not be made."""
         # the writer may be let go of by this very thread, which has made the segment then
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            with self._making:
+                pass
         made, self._made = self._made, None
         return made
 

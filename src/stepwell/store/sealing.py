@@ -290,33 +290,60 @@ class SealQueue:
 
     def __init__(self, *, sync: bool, sealed: Callable[[], object], has_statistics: bool = True) -> None:
         self._sync, self._sealed, self._has_statistics = sync, sealed, has_statistics
-        self._threads: list[threading.Thread] = []
+        # given, and not on their way yet
+        self._given: list[SegmentWriter] = []
+        # of those on their way, in order: each is held until it is sealed. Not the threads: a Ctrl-C in
+        # `Thread.join` makes Python 3.11 take a thread that runs for one that has ended
+        self._sealing: list[threading.Lock] = []
         self._error: BaseException | None = None
 
     def add(self, segment: SegmentWriter) -> None:
         """Begin to seal a segment that has no open episode; waits when too many are on their way."""
-        # begun twice, as after a Ctrl-C, the second one finds it closed
-        segment.mark_full()
-        if len(self._threads) >= MAX_SEALING:
-            self._threads.pop(0).join()
-        before = self._threads[-1] if self._threads else None
-        thread = threading.Thread(target=self._seal, args=(segment, before), name="stepwell-seal")
-        # in this order: one that an interrupt keeps from its start cannot be waited for
-        thread.start()
-        self._threads.append(thread)
+        # first: what a Ctrl-C keeps from its way is on it with the next one, or when all are waited for
+        self._given.append(segment)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin to seal what was given; of one that is begun twice, as after a Ctrl-C, the second finds it closed."""
+        while self._given:
+            segment = self._given[0]
+            segment.mark_full()
+            self._wait_until(MAX_SEALING - 1)
+            before, done = self._sealing[-1] if self._sealing else None, threading.Lock()
+            done.acquire()
+            threading.Thread(target=self._seal, args=(segment, before, done), name="stepwell-seal").start()
+            self._sealing.append(done)
+            self._given.pop(0)
 
     def wait(self) -> None:
         """Wait until all are sealed."""
-        while self._threads:
-            self._threads.pop(0).join()
+        self._begin()
+        self._wait_until(0)
+
+    def _wait_until(self, count: int) -> None:
+        """Wait until at most ``count`` are on their way."""
+        while len(self._sealing) > count:
+            with self._sealing[0]:
+                pass
+            # after it: a Ctrl-C that ends the wait leaves it for the next
+            self._sealing.pop(0)
 
     def sync(self, directory: str) -> None:
         """Wait until all are sealed, and on the disk by their names in this directory."""
-        if self._threads:
+        if self._given or self._sealing:
             self.wait()
             self.check()
             if not self._sync:
                 sync_directory(directory)
+
+    def leave(self) -> None:
+        """Let go of what is not on its way, of a writer that was never closed."""
+        for segment in self._given:
+            segment.leave()
+
+    def fail(self, error: Exception) -> None:
+        """Have an error raised by `check`."""
+        self._error = error
 
     def check(self) -> None:
         """Raise what was raised in the background, once."""
@@ -324,12 +351,16 @@ class SealQueue:
         if error is not None:
             raise error
 
-    def _seal(self, segment: SegmentWriter, before: threading.Thread | None) -> None:
-        if before is not None:
-            before.join()
-        with segment.sealing:
-            if segment.is_open:
-                self._seal_open(segment)
+    def _seal(self, segment: SegmentWriter, before: threading.Lock | None, done: threading.Lock) -> None:
+        try:
+            if before is not None:
+                with before:
+                    pass
+            with segment.sealing:
+                if segment.is_open:
+                    self._seal_open(segment)
+        finally:
+            done.release()
 
     def _seal_open(self, segment: SegmentWriter) -> None:
         commit = segment.close()

@@ -472,6 +472,20 @@ class SegmentWriter:
         self._stamp_rows = None
         return self._record
 
+    def leave(self) -> None:
+        """Commit what was appended, if that can be, and let go of the files; nothing where it is being sealed, or was.
+
+        No process could recover the segment otherwise while this one lives.
+        """
+        # without waiting: the garbage collector may call this in the thread that seals
+        if self.sealing.acquire(blocking=False):
+            try:
+                if self.is_open:
+                    self.finish()
+                    self.close().close()
+            finally:
+                self.sealing.release()
+
     def finish(self) -> None:
         """Commit what was appended, if that can be, and end the threads: for a writer that was never closed."""
         with suppress(Exception):

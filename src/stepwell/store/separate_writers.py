@@ -17,6 +17,7 @@ import numpy as np
 
 from stepwell.schema import Schema
 from stepwell.store.ring import RingClock
+from stepwell.store.segment_writer import SegmentWriter
 from stepwell.store.writer import Writer
 
 __all__ = ["Ending", "EnvironmentWriter", "SeparateWriters"]
@@ -48,10 +49,15 @@ class EnvironmentWriter(Writer):
         """Whether it was closed, as a failing codec does."""
         return self._is_closed
 
+    @property
+    def segment(self) -> SegmentWriter:
+        """The segment of the open episode."""
+        assert self._segment is not None
+        return self._segment
+
     def end(self, ending: Ending) -> None:
         """End the open episode."""
-        assert self._segment is not None
-        self._end_open(self._segment, **ending._asdict())
+        self._end_open(self.segment, **ending._asdict())
 
 
 class EpisodeBuffer:
@@ -84,14 +90,14 @@ class EpisodeBuffer:
         # of a call that failed before its episode was ended, which is still in memory
         writer.discard_episode()
         writer.append_batch({name: [step[name] for step in self._steps] for name in self._steps[0]})
+        segment = writer.segment
+        num_episodes = segment.num_episodes
         try:
             writer.end(ending)
-        except BaseException as error:
-            if not isinstance(error, Exception) and not writer.has_open_episode:
-                # a Ctrl-C came when it was stored
+        finally:
+            # also where what came after it failed, or a Ctrl-C came: it must not be stored twice
+            if segment.num_episodes > num_episodes:
                 self._steps = []
-            raise
-        self._steps = []
 
     def cut(self, num_steps: int) -> None:
         """Forget the last steps of the running episode."""

@@ -97,6 +97,8 @@ class VectorWriter(BaseWriter):
         # where segments have no lanes
         self._separate: SeparateWriters | None = None
         self._segment: LaneWriter | None = None
+        # those that are being closed
+        self._closing: list[LaneWriter] = []
         # the segment after this one, which is made while half of this one is still free
         self._next: NextSegment | None = None
         # earlier segments with open episodes of environments that did not step since, and what was written before each
@@ -398,8 +400,12 @@ class VectorWriter(BaseWriter):
         unused = self._take_next()
         if unused is not None:
             self._seals.add(unused)
-        self._interrupt(self._open_segments())
-        self._segment, self._waiting = None, []
+        if self._segment is not None:
+            segments = self._open_segments()
+            # at once: nothing more is appended to them, and after a Ctrl-C they are found here
+            self._closing, self._segment, self._waiting = segments, None, []
+        self._interrupt(self._closing)
+        self._closing = []
         if self._separate is not None:
             self._separate.close()
 
@@ -409,19 +415,17 @@ class VectorWriter(BaseWriter):
 
         if self._values is not None:
             self._values.takes_part.fill(True)
-        failed: list[Exception] = []
         for segment in segments:
+            if not segment.is_open:
+                # done before a Ctrl-C came
+                continue
             try:
                 segment.end_all(INTERRUPTED, has_final=False)
             except Exception as error:
-                # let go of the lock, or no process could recover the segment while this one lives
-                segment.close().close()
-                failed.append(error)
+                segment.leave()
+                self._seals.fail(error)
             else:
                 self._seals.add(segment)
-        if failed:
-            self._segment, self._waiting = None, []
-            raise failed[0]
 
     @property
     def num_envs(self) -> int:
@@ -430,11 +434,11 @@ class VectorWriter(BaseWriter):
 
     def __del__(self) -> None:
         # an abandoned writer leaves what a killed one does, and is recovered the same way
-        segment = getattr(self, "_segment", None)
-        if segment is not None and self._pid == this.pid:
-            for each in (self._take_next(), *self._open_segments()):
+        if hasattr(self, "_closing") and self._pid == this.pid:
+            for each in (self._take_next(), *self._open_segments(), *self._closing):
                 if each is not None:
-                    each.close().close()
+                    each.leave()
+            self._seals.leave()
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open"

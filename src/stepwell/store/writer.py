@@ -97,7 +97,9 @@ class Writer(BaseWriter):
         self._pieces: list[int] = []
         self._queue_bytes = queue_bytes
         self._ordinal, self._tag, self._key = ordinal, tag, key
+        # the one that is written to, or the one that is being closed
         self._segment: SegmentWriter | None = None
+        self._closing: SegmentWriter | None = None
         # whether steps were dropped since the last end of an episode
         self._has_gap = False
         self._schema: Schema | None = None
@@ -421,21 +423,23 @@ class Writer(BaseWriter):
 
     def _seal_all(self) -> None:
         """Seal what this writer has, an open episode as an interrupted one."""
-        segment = self._segment
+        if self._segment is not None:
+            # at once: nothing more is appended to it, and after a Ctrl-C it is found here
+            self._closing, self._segment = self._segment, None
+        segment = self._closing
         if segment is not None:
             try:
                 self._store_rest(segment)
                 _interrupt(segment)
             except Exception:
-                self._segment = None
                 if segment.is_failed:
                     self._leave(segment)
                 else:
-                    # let go of the lock, or no process could recover the segment while this one lives
-                    segment.close().close()
+                    segment.leave()
+                self._closing = None
                 raise
             self._seals.add(segment)
-            self._segment = None
+            self._closing = None
 
     def _store_rest(self, segment: SegmentWriter) -> None:
         """Store the samples of an episode that is left open, but for those after its end."""
@@ -459,10 +463,11 @@ class Writer(BaseWriter):
 
     def __del__(self) -> None:
         # an abandoned writer leaves what a killed one does, and is recovered the same way: nothing to do but let go
-        segment = getattr(self, "_segment", None)
-        if segment is not None and self._pid == this.pid:
-            segment.finish()
-            segment.close().close()
+        if hasattr(self, "_closing") and self._pid == this.pid:
+            for segment in (self._segment, self._closing):
+                if segment is not None:
+                    segment.leave()
+            self._seals.leave()
         key = getattr(self, "_key", None)
         if key is not None:
             key.leave()
@@ -641,10 +646,11 @@ class Writer(BaseWriter):
     def _leave_if_failed(self, segment: SegmentWriter) -> None:
         """Close the writer when steps that it had taken are lost; what was committed is kept and sealed."""
         if segment.is_failed and not self._is_closed:
-            self._is_closed = self._is_done = True
-            self._segment = None
+            self._is_closed, self._closing, self._segment = True, segment, None
             self._presence.end()
             self._leave(segment)
+            self._closing = None
+            self._is_done = True
 
     @contextmanager
     def _left_if_failed(self, segment: SegmentWriter) -> Iterator[None]:
@@ -662,7 +668,7 @@ class Writer(BaseWriter):
         try:
             _interrupt(segment)
         except OSError:
-            segment.close().close()
+            segment.leave()
         else:
             self._seals.add(segment)
         self._seals.wait()

@@ -338,8 +338,7 @@ def test_a_writer_that_is_dropped_while_its_seal_is_on_its_way_leaves_it_alone(
     session.writer = None
     gc.collect()
     may_go.set()
-    with done:
-        pass
+    done.wait()
     session.writer = session.store.writer()
     session.check()
 

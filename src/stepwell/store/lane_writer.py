@@ -61,6 +61,7 @@ from stepwell.store.lane_kernels import (
 )
 from stepwell.store.lanes import IS_SYNCED, LANE_CARRIED, LANE_FILES, LANE_MARKS, LANE_STEPS
 from stepwell.store.layout import step_id
+from stepwell.store.sealing import Done
 from stepwell.store.segment_writer import SegmentWriter
 
 __all__ = [
@@ -366,9 +367,7 @@ class NextSegment:
     def __init__(self, make: Callable[[], LaneWriter]) -> None:
         self._make = make
         self._made: LaneWriter | None = None
-        # held until it is made; not `Thread.join`, which a Ctrl-C makes believe that the thread has ended
-        self._making = threading.Lock()
-        self._making.acquire()
+        self._done = Done()
         self._thread = threading.Thread(target=self._run, name="stepwell-lanes", daemon=True)
         self._thread.start()
 
@@ -383,14 +382,13 @@ class NextSegment:
             # else it and the writer whose method it is would keep each other
             del self._make
         finally:
-            self._making.release()
+            self._done.set()
 
     def take(self) -> LaneWriter | None:
         """Return the segment, once; None where it could not be made."""
         # the writer may be let go of by this very thread, which has made the segment then
         if threading.current_thread() is not self._thread:
-            with self._making:
-                pass
+            self._done.wait()
         made, self._made = self._made, None
         return made
 

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from stepwell.store.store import Store
 
 __all__ = [
+    "Done",
     "SealQueue",
     "file_checksum",
     "recover_store",
@@ -92,6 +93,8 @@ __all__ = [
 
 # full segments that may wait to be sealed before the writer waits for them
 MAX_SEALING = 4
+# a wait that a Ctrl-C has ended costs others no more than this
+LOOK_SECONDS = 0.05
 MAX_TRIES = 100
 CHUNK_BYTES = 4 << 20
 
@@ -285,6 +288,28 @@ def _cut(path: str, num_bytes: int) -> None:
         os.close(descriptor)
 
 
+class Done:
+    """That a thread has done what it was begun for; wherever a Ctrl-C ends a wait for it, another one may follow."""
+
+    # Not `Thread.join`: a Ctrl-C there makes Python 3.11 take a thread that runs for one that has ended. Not an Event,
+    # of which a Ctrl-C may leave the lock with nobody: here that costs LOOK_SECONDS.
+
+    def __init__(self) -> None:
+        self._is_set, self._lock = False, threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Say so, once."""
+        self._is_set = True
+        self._lock.release()
+
+    def wait(self) -> None:
+        """Wait until it was said."""
+        while not self._is_set:
+            if self._lock.acquire(timeout=LOOK_SECONDS):
+                self._lock.release()
+
+
 class SealQueue:
     """Seal segments in the background, one after the other."""
 
@@ -292,9 +317,8 @@ class SealQueue:
         self._sync, self._sealed, self._has_statistics = sync, sealed, has_statistics
         # given, and not on their way yet
         self._given: list[SegmentWriter] = []
-        # of those on their way, in order: each is held until it is sealed. Not the threads: a Ctrl-C in
-        # `Thread.join` makes Python 3.11 take a thread that runs for one that has ended
-        self._sealing: list[threading.Lock] = []
+        # of those on their way, in order
+        self._sealing: list[Done] = []
         self._error: BaseException | None = None
 
     def add(self, segment: SegmentWriter) -> None:
@@ -309,8 +333,7 @@ class SealQueue:
             segment = self._given[0]
             segment.mark_full()
             self._wait_until(MAX_SEALING - 1)
-            before, done = self._sealing[-1] if self._sealing else None, threading.Lock()
-            done.acquire()
+            before, done = self._sealing[-1] if self._sealing else None, Done()
             threading.Thread(target=self._seal, args=(segment, before, done), name="stepwell-seal").start()
             self._sealing.append(done)
             self._given.pop(0)
@@ -323,8 +346,7 @@ class SealQueue:
     def _wait_until(self, count: int) -> None:
         """Wait until at most ``count`` are on their way."""
         while len(self._sealing) > count:
-            with self._sealing[0]:
-                pass
+            self._sealing[0].wait()
             # after it: a Ctrl-C that ends the wait leaves it for the next
             self._sealing.pop(0)
 
@@ -351,16 +373,15 @@ class SealQueue:
         if error is not None:
             raise error
 
-    def _seal(self, segment: SegmentWriter, before: threading.Lock | None, done: threading.Lock) -> None:
+    def _seal(self, segment: SegmentWriter, before: Done | None, done: Done) -> None:
         try:
             if before is not None:
-                with before:
-                    pass
+                before.wait()
             with segment.sealing:
                 if segment.is_open:
                     self._seal_open(segment)
         finally:
-            done.release()
+            done.set()
 
     def _seal_open(self, segment: SegmentWriter) -> None:
         commit = segment.close()

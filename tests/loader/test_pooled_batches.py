@@ -14,11 +14,22 @@ from hypothesis import strategies as st
 import stepwell
 import stepwell.testing.codecs  # registers "running"
 from stepwell import Field, View
+from stepwell.kernels.draws import Draws
 from stepwell.loader import Loader
 from stepwell.order import Order, mixed, pooled, random, sequential, weighted
 from stepwell.store import Store
-from stepwell.transforms import RandomCrop
+from stepwell.transforms import (
+    PadShift,
+    RandomCrop,
+    RandomFlip,
+    RandomResizedCrop,
+    Resize,
+    ToCHW,
+    ToFloat,
+    Transform,
+)
 from stepwell.windows import WindowReader
+from stepwell.windows.plans import HeldArray
 
 from .conftest import loader_threads
 from .counting_codec import CountingCodec
@@ -265,6 +276,81 @@ def test_what_is_drawn_for_a_window_depends_neither_on_threads_nor_on_the_pool(v
     assert run(5, 3_000) == expected
     assert run(2, 3_000, batch_size=13) == expected
     assert any(goal != number for number, (_, goal, _) in expected.items())
+
+
+# what is done first is done of held rows where they lie, but where floats are made of them
+CHAINS = {
+    "floats": [ToFloat()],
+    "crop": [RandomCrop((2, 5), key="crop")],
+    "shift": [PadShift(1, key="shift"), RandomFlip(key="flip"), ToFloat(), ToCHW()],
+    "resized": [RandomResizedCrop((3, 8), key="box"), ToFloat()],
+    "signed": [Resize((3, 8), interpolation="lanczos"), ToCHW()],
+    "as floats": [Resize((3, 8), interpolation="tf_bicubic"), ToFloat()],
+}
+
+
+class Same(Transform):
+    """Nothing, of an array."""
+
+    def __call__(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+        return values
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    features = {
+        "image": stepwell.Image((6, 7, 3), codec="png", final=True),
+        "grey": stepwell.Image((6, 7), codec="zstd"),
+        "stack": stepwell.Array((2, 6, 7, 3), "uint8", codec="zstd"),
+    }
+    store = stepwell.create(tmp_path_factory.mktemp("pictures") / "a.well", features, segment_bytes=6_000)
+    rng = np.random.default_rng(0)
+    with store.writer() as writer:
+        for length in (5, 31, 1, 12, 40):
+            rows = {
+                name: rng.integers(0, 256, (length + feature.final, *feature.shape), np.uint8)
+                for name, feature in features.items()
+            }
+            writer.add_episode(rows)
+    store.refresh()
+    return store
+
+
+@pytest.mark.parametrize("page_cache", [True, False])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_rows_that_transforms_take_where_they_lie_make_what_copies_make(
+    pictures: Store, chain: str, page_cache: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[HeldArray] = []
+    parts = HeldArray.parts
+    monkeypatch.setattr(HeldArray, "parts", lambda rows, shape: left.append(rows) or parts(rows, shape))
+
+    def fields(first: list[Any]) -> dict[str, Any]:
+        transforms = [*first, *CHAINS[chain]]
+        return {
+            "step_index": "step_index",
+            "image": Field("image", [-2, 0, 1], transform=transforms),
+            "zeros": Field("image", [-3, 1], pad="zero", transform=transforms),
+            "now": Field("image", transform=transforms),
+            "grey": Field("grey", range(2), transform=transforms),
+            "stack": Field("stack", [0, 2], transform=transforms),
+            "as it is": Field("image", range(2)),
+            "future": Field("image", at="future", transform=transforms),
+        }
+
+    def run(first: list[Any], num_bytes: int, threads: int) -> list[dict[str, Any]]:
+        order = pooled(num_bytes, blocks=8)
+        return list(Loader(pictures, fields(first), batch_size=8, order=order, threads=threads, page_cache=page_cache))
+
+    expected = {num_bytes: run([Same()], num_bytes, 0) for num_bytes in (20_000, 1 << 20)}
+    assert not left
+    for num_bytes, threads in ((20_000, 0), (20_000, 3), (1 << 20, 2)):
+        batches = run([], num_bytes, threads)
+        for batch, wanted in zip(batches, expected[num_bytes], strict=True):
+            assert list(batch) == list(wanted)
+            for key, value in wanted.items():
+                np.testing.assert_array_equal(batch[key], value, err_msg=key)
+    assert bool(left) == (chain != "as floats")
 
 
 @pytest.mark.parametrize("page_cache", [True, False])

@@ -9,6 +9,7 @@ import pytest
 import stepwell
 from stepwell import Array, Field, Image, Loader, Order, Video, WindowDataset
 from stepwell.order import pooled
+from stepwell.transforms import ToFloat
 
 SHAPE = (16, 16, 3)
 FEATURES = {
@@ -35,12 +36,14 @@ def check(store: Any, names: Any, order: str | Order, *, page_cache: bool, threa
     """Read the steps of a store, all of one episode, and compare them with numbers."""
     offsets = [-2, 0, 1]
     fields = {"k": "k", **{name: Field(name, offsets) for name in names}}
+    fields["floats"] = Field("zstd", offsets, transform=ToFloat(scale=1))
     seen = []
     for batch in Loader(store, fields, batch_size=9, order=order, page_cache=page_cache, threads=threads):
         wanted = np.clip(batch["k"][:, None] + offsets, first, stop - 1)
         for name in names:
             distance = np.abs(batch[name].astype(int) - (wanted * 2 % 250)[..., None, None, None])
             assert distance.max() <= (4 if name == "video" else 0), name
+        np.testing.assert_array_equal(batch["floats"], batch["zstd"])
         seen += batch["k"].tolist()
     assert sorted(seen) == list(range(first, stop))
 

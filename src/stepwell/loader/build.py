@@ -105,7 +105,7 @@ class Builder:
             try:
                 if size == 1 and not self.is_pinned and jobs[at].share.num_rows == self._batch_size:
                     blocks, memory, pinned = jobs[at].blocks, self._pool.lease(self._num_bytes), None
-                    held = None if blocks is None else blocks.wait()
+                    held = None if blocks is None else blocks.wait(self._chain.in_place)
                     draws = partial(self._draws, together)
                     found = [self._reader.read(jobs[at].anchors, memory, held=held, draws=draws)]
                     # what has a name here between two batches is not recycled
@@ -167,7 +167,7 @@ class Builder:
     def _read_jobs(self, jobs: list[Job]) -> tuple[list[dict[str, Any]], PinnedBlock | None]:
         """Return what some jobs hold, read at once, the last one first."""
         anchors: Any = jobs[0].anchors
-        held = None if jobs[0].blocks is None else jobs[0].blocks.wait()
+        held = None if jobs[0].blocks is None else jobs[0].blocks.wait(self._chain.in_place)
         if len(jobs) > 1:
             anchors = np.concatenate([job.anchors for job in jobs if job.anchors is not None])
         memory, pinned = self._memory(len(anchors))

@@ -180,9 +180,9 @@ class BlockPool:
         self._loading = []
         self._shrink()
 
-    def rows_of(self, anchors: Int64s) -> HeldRows:
+    def rows_of(self, anchors: Int64s, in_place: frozenset[str] = frozenset()) -> HeldRows:
         """Return where the rows of anchors lie; their blocks are held and loaded."""
-        return HeldRows(self._table, self._columns[self.blocks.piece_of(anchors)], self)
+        return HeldRows(self._table, self._columns[self.blocks.piece_of(anchors)], self, in_place)
 
     def fill(self, slot: _Slot, block: int) -> None:
         """Load a block into a slot, in any thread."""
@@ -283,11 +283,11 @@ class HeldBlocks:
     def __init__(self, pool: BlockPool, slots: Sequence[_Slot], anchors: Int64s) -> None:
         self._pool, self._slots, self._anchors = pool, slots, anchors
 
-    def wait(self) -> HeldRows:
-        """Return the rows once they are loaded."""
+    def wait(self, in_place: frozenset[str] = frozenset()) -> HeldRows:
+        """Return the rows once they are loaded; ``in_place``: as of `HeldRows`."""
         for slot in self._slots:
             slot.wait()
-        return self._pool.rows_of(self._anchors)
+        return self._pool.rows_of(self._anchors, in_place)
 
 
 class PoolSupply:

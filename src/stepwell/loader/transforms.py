@@ -113,7 +113,9 @@ class TransformChain:
     # one; all transforms say so by an attribute of this name.
     # `arenas`: from a number of bytes a window to the pool of memory for what a fused stage makes; default: new memory.
 
-    __slots__ = ("_calls", "_whole", "is_by_row")
+    # `in_place`: keys of the fields that may come as a `HeldArray`.
+
+    __slots__ = ("_calls", "_whole", "in_place", "is_by_row")
 
     def __init__(
         self,
@@ -124,8 +126,13 @@ class TransformChain:
     ) -> None:
         known: Samples | None = None if samples is None else dict(samples)
         self._calls: list[tuple[str, _Call]] = []
+        in_place = []
         for key, transforms in fields.items():
-            self._calls += [(key, call) for call in _field_calls(key, tuple(transforms), known, arenas)]
+            calls = _field_calls(key, tuple(transforms), known, arenas)
+            self._calls += [(key, call) for call in calls]
+            if calls and calls[0].takes_held:
+                in_place.append(key)
+        self.in_place = frozenset(in_place)
         several = () if whole is None else tuple(whole) if isinstance(whole, Sequence) else (whole,)
         self._whole = _whole_calls(several, known)
         self.is_by_row = not self._calls and all(getattr(each, "is_by_row", False) for each in several)
@@ -169,6 +176,8 @@ class _Call:
     samples: Samples | None = None
     # what `run` calls, where that takes no random numbers
     function: Callable[[Any], Any] | None = None
+    # whether a field may come as a `HeldArray`
+    takes_held: bool = False
 
     def __call__(self, values: Any, key: BatchKey) -> Any:
         try:
@@ -278,7 +287,7 @@ def _stage_call(key: str, stage: Stage, memory: Memory, sample: Sample | None) -
     def run(values: Any, batch: BatchKey) -> Any:
         return stage(values, [batch.draws(each) for each in purposes], memory)
 
-    return _Call(name, where, run, {"": sample})
+    return _Call(name, where, run, {"": sample}, takes_held=stage.takes_held)
 
 
 def _whole_calls(transforms: Iterable[Callable[..., Any]], samples: Samples | None) -> list[_Call]:

@@ -27,6 +27,7 @@ from stepwell.transforms.images import (
     of_images,
     sides_of,
 )
+from stepwell.windows.plans import HeldArray
 
 __all__ = [
     "Box",
@@ -134,7 +135,7 @@ class Cut(ImageTransform):
         return of_images(self.boxes(layout.height, layout.width, draws, self.draws_of(layout)), layout)
 
     def cut(
-        self, images: npt.NDArray[Any], boxes: npt.NDArray[np.int64], flips: npt.NDArray[np.uint8]
+        self, images: npt.NDArray[Any] | HeldArray, boxes: npt.NDArray[np.int64], flips: npt.NDArray[np.uint8]
     ) -> npt.NDArray[Any]:
         """Return the boxes of images [m, height, width, channels], flipped where ``flips`` (uint8 [m]) says so."""
         sides = self.sides(*images.shape[1:3])
@@ -202,7 +203,7 @@ NO_FLIP = np.zeros(1, np.uint8)
 
 
 def cut(
-    images: npt.NDArray[Any],
+    images: npt.NDArray[Any] | HeldArray,
     boxes: npt.NDArray[np.int64],
     flips: npt.NDArray[np.uint8],
     sides: tuple[int, int],
@@ -213,7 +214,7 @@ def cut(
 
     number, height, width, channels = images.shape
     out = np.empty((number, *sides, channels), images.dtype)
-    pixel = channels * images.itemsize
+    pixel = channels * images.dtype.itemsize
     rows = out.reshape(-1).view(np.uint8).reshape(number, sides[0], sides[1] * pixel)
     fill = border_pixel(border, channels, images.dtype)
     crop_rows(image_addresses(images), (height, width, pixel), boxes, flips, fill, rows)
@@ -245,7 +246,7 @@ def border_pixel(border: Color | None, channels: int, dtype: np.dtype[Any]) -> n
 
 
 def resize(
-    images: npt.NDArray[Any],
+    images: npt.NDArray[Any] | HeldArray,
     boxes: npt.NDArray[np.int64],
     flips: npt.NDArray[np.uint8],
     sides: tuple[int, int],
@@ -264,20 +265,24 @@ def resize(
         resize_signed,
     )
 
-    if kind == NEAREST and images.dtype != np.uint8:
+    number, height, width, channels = images.shape
+    is_signed, line = kind in (CUBIC, LANCZOS), width * channels
+    if isinstance(images, HeldArray):
+        if is_signed and not rounds_between:
+            raise WindowError("images that are left where they are, resized as floats: let them be read as an array.")
+    elif kind == NEAREST and images.dtype != np.uint8:
         pixels = np.ascontiguousarray(images).view(np.uint8)
         return resize(pixels, boxes, flips, sides, kind).view(images.dtype)
-    number, height, width, channels = images.shape
-    is_signed = kind in (CUBIC, LANCZOS)
-    if images.dtype != np.uint8 or (is_signed and not rounds_between):
+    elif images.dtype != np.uint8 or (is_signed and not rounds_between):
         floats = np.empty((number, *sides, channels), np.float32)
         resize_floats(np.ascontiguousarray(images, np.float32), boxes, flips, kind, floats)
         return _as_dtype(floats, images.dtype)
+    else:
+        row = images.strides[2:]
+        if row != (channels, 1) or images.strides[1] % channels or (number > 1 and images.strides[0] < 0):
+            images = np.ascontiguousarray(images)
+        line = images.strides[1]
     out = np.empty((number, *sides, channels), np.uint8)
-    line, row = images.strides[1], images.strides[2:]
-    if row != (channels, 1) or line % channels or (number > 1 and images.strides[0] < 0):
-        images = np.ascontiguousarray(images)
-        line = width * channels
     resize_by = resize_signed if is_signed else resize_bytes
     resize_by(image_addresses(images), (height, line // channels, channels), boxes, flips, kind, out)
     return out

@@ -42,6 +42,7 @@ from numba import carray, types
 
 from stepwell.kernels.kernel import inlined, intrinsic, kernel
 from stepwell.kernels.memory import STREAM_BYTES, end_stream, memcpy, memset, stream
+from stepwell.windows.plans import HeldArray
 
 __all__ = [
     "ANTIALIAS",
@@ -92,17 +93,19 @@ Cuts = tuple[
 ]
 
 
-def image_addresses(images: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def image_addresses(images: npt.NDArray[Any] | HeldArray) -> npt.NDArray[np.int64]:
     """Return the address of each image of an array.
 
     Args:
         images: [m, ...], C-contiguous; to be kept alive while its addresses are used.
     """
+    if isinstance(images, HeldArray):
+        return images.addresses
     step = images.strides[0] if len(images) else 0
     return images.ctypes.data + step * np.arange(len(images), dtype=np.int64)
 
 
-def whole(images: npt.NDArray[Any]) -> Cuts:
+def whole(images: npt.NDArray[Any] | HeldArray) -> Cuts:
     """Return the first arguments of the kernels that cut, for images as they are: of one row each.
 
     Args:
@@ -110,9 +113,7 @@ def whole(images: npt.NDArray[Any]) -> Cuts:
     """
     number, height, width, channels = images.shape
     boxes, flips, fill = np.zeros((number, 4), np.int64), np.zeros(number, np.uint8), np.empty(0, np.uint8)
-    # as `image_addresses`, which each image of a camera would call
-    addresses = images.ctypes.data + images.strides[0] * np.arange(number, dtype=np.int64)
-    return addresses, (1, height * width, channels), boxes, flips, fill
+    return image_addresses(images), (1, height * width, channels), boxes, flips, fill
 
 
 @intrinsic

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from stepwell.kernels.draws import Draws
 from stepwell.transforms.base import Shape, Transform
 from stepwell.transforms.cropping import Cut, RandomFlip, border_pixel
 from stepwell.transforms.images import ImageLayout, ToCHW
+from stepwell.windows.plans import HeldArray
 
 __all__ = ["ImageStage", "Memory", "Stage", "fuse", "new_memory"]
 
@@ -54,9 +55,12 @@ class Stage:
         """Bytes of ``memory`` used for a window; 0: none."""
         return 0
 
-    def __call__(
-        self, values: npt.NDArray[Any], draws: Sequence[Draws], memory: Memory = new_memory
-    ) -> npt.NDArray[Any]:
+    @property
+    def takes_held(self) -> bool:
+        """Whether windows may come as a `HeldArray`."""
+        return False
+
+    def __call__(self, values: Any, draws: Sequence[Draws], memory: Memory = new_memory) -> Any:
         """Return the transformed windows."""
         for transform, own in zip(self.transforms, draws, strict=True):
             values = transform(values, own)
@@ -81,17 +85,24 @@ class ImageStage(Stage):
         return 0 if is_cut_only else math.prod(self.shape) * self._dtype.itemsize
 
     @property
+    def takes_held(self) -> bool:
+        """Whether windows may come as a `HeldArray`: kernels take addresses, but those that make floats first."""
+        return self._cutter.rounds_between
+
+    @property
+    def _cutter(self) -> Cut:
+        return cast(Cut, self.transforms[self.cutting]) if self.cutting >= 0 else WHOLE
+
+    @property
     def _dtype(self) -> np.dtype[Any]:
         return np.dtype(np.uint8) if self.tables is None else self.tables.dtype
 
-    def __call__(
-        self, values: npt.NDArray[Any], draws: Sequence[Draws], memory: Memory = new_memory
-    ) -> npt.NDArray[Any]:
+    def __call__(self, values: Any, draws: Sequence[Draws], memory: Memory = new_memory) -> npt.NDArray[Any]:
         """Return the transformed windows."""
         layout = ImageLayout.of(values.shape[1:])
         images = layout.images(values)
         transforms: Sequence[Any] = self.transforms
-        cutter = transforms[self.cutting] if self.cutting >= 0 else WHOLE
+        cutter = self._cutter
         boxes = cutter.image_boxes(layout, draws[max(self.cutting, 0)])
         flips = np.zeros(len(images), np.uint8)
         for place in self.flips:
@@ -108,7 +119,7 @@ class ImageStage(Stage):
     def _run(
         self,
         cutter: Cut,
-        images: npt.NDArray[Any],
+        images: npt.NDArray[Any] | HeldArray,
         boxes: npt.NDArray[np.int64],
         flips: npt.NDArray[np.uint8],
         windows: npt.NDArray[Any],
@@ -130,7 +141,7 @@ class ImageStage(Stage):
 
     def _make(
         self,
-        images: npt.NDArray[np.uint8],
+        images: npt.NDArray[Any] | HeldArray,
         boxes: npt.NDArray[np.int64],
         flips: npt.NDArray[np.uint8],
         border: npt.NDArray[np.uint8],
@@ -215,9 +226,8 @@ def _image_stage(first: int, transforms: list[Transform], shape: Shape, dtype: n
         return None
     num_cuts = _num_cuts(transforms)
     end = num_cuts if dtype != np.uint8 else num_cuts + _num_of_values(transforms[num_cuts:])
-    # alone, a transform of values is faster by its table: one pass, into memory that was used before
-    least = 1 if transforms[0].is_pointwise else 2
-    for number in range(end, least - 1, -1):
+    # alone, too: into memory that was used before, by a table, or of rows that are left where they are
+    for number in range(end, 0, -1):
         run, tables = transforms[:number], _tables(transforms[num_cuts:number], layout)
         if tables is not None:
             for transform in run:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.transforms.base import Shape, Transform
+from stepwell.windows.plans import HeldArray
 
 __all__ = ["ImageLayout", "ImageTransform", "Size", "ToCHW", "ToFloat", "ToHWC", "check_axes", "sides_of"]
 
@@ -61,8 +62,10 @@ class ImageLayout:
         """Number of images of a window."""
         return math.prod(self.window)
 
-    def images(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def images(self, values: Any) -> Any:
         """Return the images of a batch, [m, height, width, channels], C-contiguous; a view where that can be."""
+        if isinstance(values, HeldArray):
+            return values.parts((self.height, self.width, self.channels))
         return np.ascontiguousarray(values).reshape(-1, self.height, self.width, self.channels)
 
     def windows(self, images: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -265,12 +265,14 @@ class HeldRows:
     Args:
         table: addresses of held pieces, one a column: ``addresses[2 * column, piece]`` is where row 0 would lie.
         columns: int64 [n], the piece of each anchor: its column in the table.
-        owner: whatever keeps the memory alive while the batch is read.
+        owner: whatever keeps the memory alive while the batch is read, and while rows in place are used.
+        in_place: keys of fields whose rows need not be copied, see `WindowReader.read`.
     """
 
     table: MapTable
     columns: npt.NDArray[np.int64]
     owner: Any = None
+    in_place: frozenset[str] = frozenset()
 
 
 class RowLoader:

@@ -25,7 +25,7 @@ from stepwell.store.decode import RowError, StoredRows, decode_rows
 from stepwell.windows.computed import ComputedWindows, window_rows
 from stepwell.windows.fields import FieldSource, ResolvedField
 from stepwell.windows.maps import MappedColumn, MapTable, SegmentMaps
-from stepwell.windows.plans import Reach, Routes, column_of, row_at
+from stepwell.windows.plans import HeldArray, Reach, Routes, column_of, row_at
 from stepwell.windows.rated import RatedWindows
 
 if TYPE_CHECKING:
@@ -269,6 +269,7 @@ class Filler:
         self._rated = RatedWindows(sources, maps, slots)
         self._fields = fields
         self._keys = [key for each in fields.values() for key in each.keys]
+        self._zero_rows: dict[int, npt.NDArray[np.uint8]] = {}
 
     def fill(self, batch: PlaceBatch, routes: Routes) -> dict[str, npt.NDArray[Any]]:
         """Fill what the kernel left out, and return the batch in the order of its fields."""
@@ -289,6 +290,9 @@ class Filler:
                     out = rows if combine is None else rows[:, start] if combine == "stack" else rows[:, start:stop]
                     self._fill(each, source, out, batch, has_marks, each.key in routes.held)
                 start = stop
+        for key in routes.in_place:
+            field = self._fields[key]
+            arrays[key] = HeldArray(arrays[key], field.shape[len(field.window_shape) :])
         # of a dict in another order, as ragged fields came last
         return dict(zip(self._keys, map(arrays.__getitem__, self._keys), strict=True))
 
@@ -422,20 +426,32 @@ class Filler:
         out: npt.NDArray[Any],
         batch: PlaceBatch,
     ) -> None:
-        """Let a decoder that draws make steps of rows that are held whole."""
+        """Let a decoder that draws make steps of rows that are held whole; without one, write where they are."""
         number = column_of(self._columns, source)
-        if batch.held is None or number is None or source.decoder is None:
+        if batch.held is None or number is None:
             raise WindowError(f"field {field.key!r} is not among the held columns.")
-        column, drawn = self._columns[number], _draw(field, source, batch)
+        column = self._columns[number]
         per_window, is_zero = rows.shape[1], field.pad == "zero"
         bases = batch.held.table.addresses[2 * number, batch.held.columns]
-        addresses = (bases[:, None] + rows * column.row_bytes).reshape(-1).tolist()
+        found = bases[:, None] + rows * column.row_bytes
+        if source.decoder is None or not source.is_drawn:
+            if is_zero:
+                found[is_pad] = self._zeros(column.row_bytes)
+            out[...] = found.reshape(-1)
+            return
+        addresses, drawn = found.reshape(-1).tolist(), _draw(field, source, batch)
         for i, is_outside in enumerate(is_pad.reshape(-1).tolist()):
             if is_zero and is_outside:
                 out[i] = np.zeros((), out.dtype)
             else:
                 draw = None if drawn is None else drawn[i // per_window]
                 source.decoder.convert(row_at(addresses[i], column), out[i, ...], draw)
+
+    def _zeros(self, num_bytes: int) -> int:
+        """Return the address of so many zeros, which stay for as long as the reader."""
+        if num_bytes not in self._zero_rows:
+            self._zero_rows.setdefault(num_bytes, np.zeros(num_bytes, np.uint8))
+        return int(self._zero_rows[num_bytes].ctypes.data)
 
 
 def _draw(field: ResolvedField, source: FieldSource, batch: PlaceBatch) -> npt.NDArray[Any] | None:

@@ -7,6 +7,7 @@ The rows of a column that all fields together reach around an anchor are its `Re
     encoded                   ColumnDecoder            kernel, held rows           kernel, held rows
     converted by a decoder    ColumnDecoder            kernel, held rows           kernel, held rows
       ... drawn a window      ColumnDecoder            the decoder, of held rows   the decoder, of held rows
+    ... of uint8, in place    as above                 addresses of held rows      addresses of held rows
       ... of any size         ColumnDecoder            ColumnDecoder               ColumnDecoder
     ragged                    ColumnDecoder            ColumnDecoder               ColumnDecoder
     virtual                   ComputedWindows          ComputedWindows             ComputedWindows
@@ -46,6 +47,7 @@ __all__ = [
     "PIECE_LO",
     "PIECE_SEGMENT",
     "GatherTables",
+    "HeldArray",
     "Layout",
     "Reach",
     "Route",
@@ -206,6 +208,43 @@ class _Memory:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class HeldArray:
+    """An array of held rows that were left where they are: uint8 [n, *window, *row], for what takes addresses.
+
+    Args:
+        addresses: int64 [n, *window], of each row, which is C-contiguous.
+        row: the shape of one.
+
+    Notes:
+        Does not keep the rows alive.
+    """
+
+    addresses: Int64s
+    row: tuple[int, ...]
+
+    @property
+    def dtype(self) -> np.dtype[np.uint8]:
+        """uint8."""
+        return np.dtype(np.uint8)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of an array of the rows."""
+        return (*self.addresses.shape, *self.row)
+
+    def parts(self, shape: tuple[int, ...]) -> HeldArray:
+        """Return the arrays of a shape that the rows consist of, [m, *shape]: the images of stacked ones."""
+        starts = np.arange(0, math.prod(self.row), math.prod(shape))
+        return HeldArray((self.addresses[..., None] + starts).reshape(-1), shape)
+
+    def __len__(self) -> int:
+        return len(self.addresses)
+
+    def __getitem__(self, windows: slice) -> HeldArray:
+        return HeldArray(self.addresses[windows], self.row)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
     """A batch of one size."""
 
@@ -258,14 +297,17 @@ def gather_tables(fields: Sequence[ResolvedField], slot_of: SlotOf) -> GatherTab
     return GatherTables(plan, tuple(keys), np.array(runs, dtype=np.int64), np.array(offsets, dtype=np.int64))
 
 
-def make_layout(fields: Sequence[ResolvedField], tables: Sequence[GatherTables], num_anchors: int) -> Layout:
-    """Return the layout of a batch of ``num_anchors``, with a plan for each of the tables."""
+def make_layout(fields: Sequence[ResolvedField], routes: Routes, num_anchors: int) -> Layout:
+    """Return the layout of a batch of ``num_anchors``, with a plan for each call of the kernel."""
     from stepwell.kernels.gather import MASK, OUTPUT
 
     views: list[BatchArray] = []
     end = 0
     for field in fields:
-        if not field.is_ragged:
+        if field.key in routes.in_place:
+            views.append((field.key, (num_anchors, *field.window_shape), np.dtype(np.int64), end))
+            end = aligned(end + 8 * num_anchors * len(field.offsets))
+        elif not field.is_ragged:
             views.append((field.key, (num_anchors, *field.shape), field.dtype, end))
             end = aligned(end + num_anchors * field.num_bytes)
         if field.has_mask:
@@ -273,9 +315,9 @@ def make_layout(fields: Sequence[ResolvedField], tables: Sequence[GatherTables],
             end = aligned(end + num_anchors * len(field.offsets))
     starts = {key: offset for key, _, _, offset in views}
     masks = {field.key: starts.get(field.mask_key, -1) if field.has_mask else -1 for field in fields}
-    plans = tuple(each.plan.copy() for each in tables)
-    for each, plan in zip(tables, plans, strict=True):
-        for row, (key, inner) in zip(plan, each.keys, strict=True):
+    plans = tuple(route.tables.plan.copy() for route in routes.routes)
+    for route, plan in zip(routes.routes, plans, strict=True):
+        for row, (key, inner) in zip(plan, route.tables.keys, strict=True):
             row[OUTPUT], row[MASK] = starts[key] + inner, masks[key]
     return Layout(end, plans, tuple(views))
 
@@ -319,6 +361,7 @@ class Routes:
     # fields with sources that it does not copy, and which of them
     others: tuple[tuple[ResolvedField, tuple[int, ...]], ...]
     held: frozenset[str]  # keys of the fields whose rows are held
+    in_place: frozenset[str]  # keys of those whose rows are not copied: `HeldArray`
     needs_maps: bool  # whether anything is read from maps
     # whether one call of the kernel at the anchors' places, over maps, is all there is to do, but for computed columns
     # around the anchors
@@ -331,13 +374,17 @@ def held_columns(columns: Sequence[Reach], page_cache: bool) -> tuple[Reach, ...
 
 
 def make_routes(
-    fields: Sequence[ResolvedField], slots: Mapping[str, int], columns: Sequence[Reach] | None = None
+    fields: Sequence[ResolvedField],
+    slots: Mapping[str, int],
+    columns: Sequence[Reach] | None = None,
+    wanted_in_place: frozenset[str] = frozenset(),
 ) -> Routes:
     """Return how batches are read."""
     held = frozenset(field.key for field in fields if columns is not None and _is_held(field, columns))
+    in_place = frozenset(field.key for field in fields if field.key in held & wanted_in_place and _is_bytes(field))
 
     def held_slot(field: ResolvedField, source: FieldSource) -> int | None:
-        if field.key not in held or source.kind == "virtual" or source.is_drawn:
+        if field.key not in held or not _is_copied(field, source, held, in_place):
             return None
         number = column_of(columns or (), source)
         return None if number is None else 2 * number
@@ -355,7 +402,7 @@ def make_routes(
     routes = [route for route in routes if len(route.tables.plan)]
     others = []
     for field in fields:
-        copied = {number for number, source in enumerate(field.sources) if _is_copied(field, source, held)}
+        copied = {number for number, source in enumerate(field.sources) if _is_copied(field, source, held, in_place)}
         rest = tuple(number for number in range(len(field.sources)) if number not in copied)
         if rest:
             others.append((field, rest))
@@ -365,7 +412,7 @@ def make_routes(
     is_plain = all(field.is_computed for field, _ in others) and [(route.at, route.is_held) for route in routes] == [
         ("anchor", False)
     ]
-    return Routes(tuple(routes), tuple(others), held, needs_maps, is_plain)
+    return Routes(tuple(routes), tuple(others), held, in_place, needs_maps, is_plain)
 
 
 def _is_held(field: ResolvedField, columns: Sequence[Reach]) -> bool:
@@ -373,7 +420,13 @@ def _is_held(field: ResolvedField, columns: Sequence[Reach]) -> bool:
     return field.is_held and bool(stored) and all(column_of(columns, source) is not None for source in stored)
 
 
-def _is_copied(field: ResolvedField, source: FieldSource, held: frozenset[str]) -> bool:
+def _is_bytes(field: ResolvedField) -> bool:
+    """Return whether a field is one column of uint8, of which every window takes the same."""
+    is_single = len(field.sources) == 1 and field.field.combine is None
+    return is_single and field.dtype == np.uint8 and not field.sources[0].is_drawn
+
+
+def _is_copied(field: ResolvedField, source: FieldSource, held: frozenset[str], in_place: frozenset[str]) -> bool:
     if field.key in held:
-        return source.kind != "virtual" and not source.is_drawn
+        return source.kind != "virtual" and not source.is_drawn and field.key not in in_place
     return source.kind == "raw"

@@ -195,8 +195,8 @@ class PlaceReader:
         self.slots = {column.name: 2 * i for i, column in enumerate(columns)}
         self.columns = held_columns(reaches(resolved), page_cache)
         self._plain_routes = make_routes(resolved, self.slots)
-        self._held_routes = make_routes(resolved, self.slots, self.columns)
-        self._layouts: dict[tuple[int, bool], Layout] = {}
+        self._held_routes: dict[frozenset[str], Routes] = {}
+        self._layouts: dict[tuple[int, Routes], Layout] = {}
         self._final_at: dict[At, bool] = {
             each.field.at: all(s.is_final for f in resolved if f.field.at == each.field.at for s in f.sources)
             for each in resolved
@@ -217,7 +217,7 @@ class PlaceReader:
 
     def num_bytes(self, num_anchors: int) -> int:
         """Return the bytes of memory that a batch of ``num_anchors`` takes."""
-        return self._layout(num_anchors, False).num_bytes
+        return self._layout(num_anchors, self._plain_routes).num_bytes
 
     def read_places(
         self,
@@ -298,7 +298,7 @@ class PlaceReader:
         routes = self._plain_routes
         if not routes.is_plain or maps.is_announcing:
             return None
-        table, layout = maps.table, self._layouts.get((size, False)) or self._layout(size, False)
+        table, layout = maps.table, self._layouts.get((size, routes)) or self._layout(size, routes)
         tables = routes.routes[0].tables
         maps.clock += 1
         return (
@@ -313,7 +313,7 @@ class PlaceReader:
 
     def views(self, size: int) -> tuple[BatchArray, ...]:
         """Return the arrays in the memory of a batch as (key, shape, dtype, offset), but for ragged fields."""
-        return self._layout(size, False).views
+        return self._layout(size, self._plain_routes).views
 
     def compute(self, fields: Sequence[ResolvedField], places: Int64s, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Compute some of the computed fields at places, int64 [6, n], of a single source."""
@@ -354,14 +354,13 @@ class PlaceReader:
         chained: Chained | None = None,
     ) -> dict[str, npt.NDArray[Any]]:
         """Return a batch of places of all sources; [9, n] have the bounds of episodes that are in pieces."""
-        is_held = held is not None
+        routes = self._plain_routes if held is None else self._routes_of(held)
         size = places.shape[1]
-        layout = self._layouts.get((size, is_held)) or self._layout(size, is_held)
+        layout = self._layouts.get((size, routes)) or self._layout(size, routes)
         if memory is None:
             memory = aligned_empty(layout.num_bytes)
         elif memory.nbytes < layout.num_bytes or memory.dtype != UINT8 or not memory.flags.carray:
             raise _too_small(memory, layout)
-        routes = self._held_routes if is_held else self._plain_routes
         maps = self.maps
         table, scattered = maps.table, None
         if self.sources.has_chains:
@@ -462,15 +461,20 @@ class PlaceReader:
             where = self.sources.describe(error.segment, int(places[ROW, first]))
             raise LoaderError(f"{where}: {what}") from error.cause
 
-    def _layout(self, num_anchors: int, is_held: bool) -> Layout:
-        layout = self._layouts.get((num_anchors, is_held))
+    def _routes_of(self, held: HeldRows) -> Routes:
+        routes = self._held_routes.get(held.in_place)
+        if routes is None:
+            routes = make_routes(list(self.fields.values()), self.slots, self.columns, held.in_place)
+            self._held_routes[held.in_place] = routes
+        return routes
+
+    def _layout(self, num_anchors: int, routes: Routes) -> Layout:
+        layout = self._layouts.get((num_anchors, routes))
         if layout is None:
             if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts = {}
-            routes = self._held_routes if is_held else self._plain_routes
-            tables = [route.tables for route in routes.routes]
-            layout = make_layout(list(self.fields.values()), tables, num_anchors)
-            self._layouts[num_anchors, is_held] = layout
+            layout = make_layout(list(self.fields.values()), routes, num_anchors)
+            self._layouts[num_anchors, routes] = layout
         return layout
 
     def __repr__(self) -> str:
@@ -583,7 +587,9 @@ class WindowReader(PlaceReader):
             positions: int64 [n], anchors in any order, repeated or not.
             memory: uint8 [>= num_bytes(n)], contiguous, best at a multiple of 64 bytes (see `aligned_empty`). Default:
                 new.
-            held: the anchors' rows, loaded by `row_loader`. Default: they are decoded here, each once a batch.
+            held: the anchors' rows, loaded by `row_loader`. Default: they are decoded here, each once a batch. Of the
+                keys in ``held.in_place``, where they show one column of uint8, the rows are not copied: such a key's
+                array is a `stepwell.windows.plans.HeldArray`.
             draws: the random numbers of the n windows for a purpose; for decoders that draw, and for windows that are
                 not put at the anchor. Default: others at every call.
 
@@ -602,7 +608,8 @@ class WindowReader(PlaceReader):
             # most batches: one compiled call, and as few others as can be
             size = len(positions)
             table = maps.table
-            layout = self._layouts.get((size, False)) or self._layout(size, False)
+            routes = self._plain_routes
+            layout = self._layouts.get((size, routes)) or self._layout(size, routes)
             if memory is None:
                 memory = aligned_empty(layout.num_bytes)
             elif memory.nbytes < layout.num_bytes or memory.dtype != UINT8 or not memory.flags.carray:
@@ -627,7 +634,7 @@ class WindowReader(PlaceReader):
                     arrays = {}
                     for key, shape, dtype, start in layout.views:
                         arrays[key] = np.ndarray(shape, dtype, memory, start)
-                    return self._computed(places, (places,), arrays) if self._plain_routes.others else arrays
+                    return self._computed(places, (places,), arrays) if routes.others else arrays
                 if num_missing < 0 or is_last or maps.is_crowded:
                     break
                 table = self._mapped(places, np.unique(places[SEGMENT]))

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -297,14 +297,22 @@ def gather_tables(fields: Sequence[ResolvedField], slot_of: SlotOf) -> GatherTab
     return GatherTables(plan, tuple(keys), np.array(runs, dtype=np.int64), np.array(offsets, dtype=np.int64))
 
 
-def make_layout(fields: Sequence[ResolvedField], routes: Routes, num_anchors: int) -> Layout:
-    """Return the layout of a batch of ``num_anchors``, with a plan for each call of the kernel."""
+def make_layout(
+    fields: Sequence[ResolvedField],
+    tables: Sequence[GatherTables],
+    num_anchors: int,
+    in_place: Collection[str] = (),
+) -> Layout:
+    """Return the layout of a batch of ``num_anchors``, with a plan for each of the tables.
+
+    ``in_place`` are keys of fields of which there are addresses.
+    """
     from stepwell.kernels.gather import MASK, OUTPUT
 
     views: list[BatchArray] = []
     end = 0
     for field in fields:
-        if field.key in routes.in_place:
+        if field.key in in_place:
             views.append((field.key, (num_anchors, *field.window_shape), np.dtype(np.int64), end))
             end = aligned(end + 8 * num_anchors * len(field.offsets))
         elif not field.is_ragged:
@@ -315,9 +323,9 @@ def make_layout(fields: Sequence[ResolvedField], routes: Routes, num_anchors: in
             end = aligned(end + num_anchors * len(field.offsets))
     starts = {key: offset for key, _, _, offset in views}
     masks = {field.key: starts.get(field.mask_key, -1) if field.has_mask else -1 for field in fields}
-    plans = tuple(route.tables.plan.copy() for route in routes.routes)
-    for route, plan in zip(routes.routes, plans, strict=True):
-        for row, (key, inner) in zip(plan, route.tables.keys, strict=True):
+    plans = tuple(each.plan.copy() for each in tables)
+    for each, plan in zip(tables, plans, strict=True):
+        for row, (key, inner) in zip(plan, each.keys, strict=True):
             row[OUTPUT], row[MASK] = starts[key] + inner, masks[key]
     return Layout(end, plans, tuple(views))
 

@@ -473,7 +473,8 @@ class PlaceReader:
         if layout is None:
             if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts = {}
-            layout = make_layout(list(self.fields.values()), routes, num_anchors)
+            tables = [route.tables for route in routes.routes]
+            layout = make_layout(list(self.fields.values()), tables, num_anchors, routes.in_place)
             self._layouts[num_anchors, routes] = layout
         return layout
 

@@ -4,7 +4,8 @@ Frames of 224 x 224 with the statistics of photos, quality 90, 4:2:0, in episode
 steps, two threads, a pool of a sixth of the decoded frames. "random" is the same loader on the same threads in an
 order without a pool, so that each window decodes its four frames, as FFCV does. "simplejpeg" are two bare threads that
 decode frames into one buffer each: a frame counts once for the loader, however many windows show it, so that the ratio
-says how much of what two cores can decode ends up in batches.
+says how much of what two cores can decode ends up in batches. Single frames are in the same two orders: windows share
+nothing there, and a pool would cost a copy.
 
 Each turn of a loader is a whole epoch of a new one, from the first row decoded to the last batch and in memory that is
 touched for the first time, so that nothing is built ahead in another's turn; that of "random" is over some of the
@@ -30,7 +31,7 @@ __all__ = ["run"]
 
 NAME = "pool_jpeg"
 SIZE, BATCH, THREADS = 224, 64, 2
-WINDOW = range(4)
+WINDOW, SINGLE = range(4), range(1)
 FRAME_BYTES = SIZE * SIZE * 3
 # the store has each of them twice
 NUM_FRAMES = 8_000
@@ -43,7 +44,7 @@ SAMPLED_EPISODES = 80
 
 
 def run(settings: Settings) -> Iterator[Row]:
-    """Yield the row of decoding per sample, and that of bare decoding."""
+    """Yield the row of decoding per sample, that of bare decoding, and that of single frames."""
     frames = photo_crops(settings.sized(NUM_FRAMES, 100), SIZE)
     with removed(jpeg_store(settings.data / "pool-jpeg.well", frames, repeats=2)) as store:
         del frames
@@ -51,13 +52,15 @@ def run(settings: Settings) -> Iterator[Row]:
         sampled = stepwell.View(store).select(range(min(SAMPLED_EPISODES, store.num_episodes)))
         with_pool = _order(store)
 
-        def run_epoch(view: stepwell.View, order: str | stepwell.order.Order) -> float:
-            return float(sum(len(batch["image"]) for batch in _loader(view, order)))
+        def run_epoch(view: stepwell.View, order: str | stepwell.order.Order, window: range = WINDOW) -> float:
+            return float(sum(len(batch["image"]) for batch in _loader(view, order, window)))
 
         with ThreadPoolExecutor(THREADS) as pool:
             contenders = {
                 "pooled": lambda: run_epoch(stepwell.View(store), with_pool),
                 "random": lambda: run_epoch(sampled, "random"),
+                "single pooled": lambda: run_epoch(stepwell.View(store), with_pool, SINGLE),
+                "single random": lambda: run_epoch(stepwell.View(store), "random", SINGLE),
                 "simplejpeg": bare_decoding(blobs_of(store), SIZE, THREADS, pool),
             }
             rates = time_rounds(contenders, settings)
@@ -66,6 +69,8 @@ def run(settings: Settings) -> Iterator[Row]:
     yield compare(
         NAME, f"{case}, distinct frames", rates, ours="pooled", theirs="simplejpeg", unit="frames/s", target=0.85
     )
+    case = f"single frames of {SIZE}x{SIZE}, {THREADS} threads, pooled"
+    yield compare(NAME, case, rates, ours="single pooled", theirs="single random", unit="frames/s", target=1.0)
 
 
 def _order(store: stepwell.Store) -> stepwell.order.Pooled:
@@ -73,14 +78,14 @@ def _order(store: stepwell.Store) -> stepwell.order.Pooled:
     return pooled(num_bytes, blocks=max(4, num_bytes // (BLOCK_FRAMES * FRAME_BYTES)))
 
 
-def _loader(view: stepwell.View, order: str | stepwell.order.Order) -> stepwell.Loader:
-    fields = {"image": stepwell.Field("image", WINDOW)}
+def _loader(view: stepwell.View, order: str | stepwell.order.Order, window: range) -> stepwell.Loader:
+    fields = {"image": stepwell.Field("image", window)}
     return stepwell.Loader(view, fields, batch_size=BATCH, order=order, threads=THREADS)
 
 
 def _check(store: stepwell.Store) -> None:
     """Compare batches of the pooled loader with plain reads of the same anchors."""
-    loader = _loader(stepwell.View(store), _order(store))
+    loader = _loader(stepwell.View(store), _order(store), WINDOW)
     order = _order(store).bind(loader.reader.index)
     for number, batch in enumerate(itertools.islice(loader, 3)):
         plain = loader.reader.read(order.positions(0, BATCH * number, BATCH))

@@ -16,6 +16,7 @@ import stepwell.testing.codecs  # registers "running"
 from stepwell import Field, View
 from stepwell.kernels.draws import Draws
 from stepwell.loader import Loader
+from stepwell.loader.pool import BlockPool
 from stepwell.order import Order, mixed, pooled, random, sequential, weighted
 from stepwell.store import Store
 from stepwell.transforms import (
@@ -287,6 +288,32 @@ CHAINS = {
     "signed": [Resize((3, 8), interpolation="lanczos"), ToCHW()],
     "as floats": [Resize((3, 8), interpolation="tf_bicubic"), ToFloat()],
 }
+
+
+@pytest.mark.parametrize(
+    ("field", "num_bytes", "page_cache", "is_held"),
+    [
+        (Field("image", range(2)), 20_000, True, True),
+        ("image", 20_000, False, True),
+        # of the whole store, what one epoch decoded the next one needs
+        ("image", 1 << 20, True, True),
+        ("image", 4_000, True, False),
+        (Field("image", [3]), 4_000, True, False),
+        ("number", 4_000, True, False),
+    ],
+)
+def test_rows_are_held_where_that_saves_anything(
+    view: View, field: Any, num_bytes: int, page_cache: bool, is_held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools: list[BlockPool] = []
+    monkeypatch.setattr("stepwell.loader.loader.BlockPool", lambda *each: pools.append(BlockPool(*each)) or pools[-1])
+    fields = {"number": "number", "shown": field}
+    order = pooled(num_bytes, blocks=8)
+    loader = Loader(view, fields, batch_size=16, order=order, threads=2, page_cache=page_cache)
+    reader = WindowReader(view, fields)
+    positions = order.bind(reader.index).positions(0, 0, reader.index.num_anchors)
+    assert check(loader, reader, positions) == reader.index.num_anchors
+    assert bool(pools) == is_held
 
 
 class Same(Transform):

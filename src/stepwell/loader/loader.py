@@ -488,10 +488,9 @@ class _Engine:
         self.pid = os.getpid()
         self.reader = reader
         self.order = order.bind(reader.index)
-        # raw rows that are read through the page cache need no pool: the order alone keeps what is read together
         is_raw = reader.is_raw and reader.page_cache
-        has_rows = not is_raw and bool(reader.row_loader.columns)
-        self._pooled = self.order if has_rows and isinstance(self.order, BoundPooled) else None
+        # where rows need no pool, the order alone keeps what is read together
+        self._pooled = self.order if isinstance(self.order, BoundPooled) and _pays(self.order, reader) else None
         is_pooled = self._pooled is not None
         self._pools: deque[BlockPool] = deque(maxlen=1)
         batch_bytes = reader.sample_bytes * settings.batch_size
@@ -533,6 +532,14 @@ class _Engine:
         return Pipeline(
             self._builder.build, groups, num_threads=self.num_threads, num_ahead=self._num_ahead, supply=supply
         )
+
+
+def _pays(order: BoundPooled, reader: WindowReader) -> bool:
+    """Return whether anything is saved by holding rows for later batches."""
+    if not reader.row_loader.columns or (reader.is_raw and reader.page_cache):
+        return False
+    # of what is twice as much as a pool too many rows leave it to be needed again in the next epoch
+    return not reader.page_cache or reader.shares_rows or len(order.blocks) <= 2 * order.num_slots
 
 
 def _last_sizes(settings: LoaderSettings, num_positions: int) -> list[int]:

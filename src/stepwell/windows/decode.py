@@ -86,6 +86,7 @@ class ColumnDecoder:
         self._is_bulk = len(sizes) == 1 and None not in sizes
         self._has_one_codec = len({(feature, feature.reach) for feature in column.features}) == 1
         self.only_copies = self._is_bulk and all(codec.only_copies for codec in self._codecs)
+        self.is_reference = any(codec.is_reference for codec in self._codecs)
 
     def follow(self, stores: Int64s) -> None:
         """Take in segments that came: the number of the store of each, int64 [S]."""

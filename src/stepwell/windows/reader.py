@@ -215,6 +215,12 @@ class PlaceReader:
             return not self.decoders[source.name].only_copies
         return source.kind in {"converted", "ragged", "rated"}
 
+    @property
+    def shares_rows(self) -> bool:
+        """Whether rows of neighbouring anchors cost less together: of windows that overlap, runs, files."""
+        is_scattered = self.maps.is_announcing or any(each.is_reference for each in self.decoders.values())
+        return is_scattered or any(column.is_sequential or column.first < column.last for column in self.columns)
+
     def num_bytes(self, num_anchors: int) -> int:
         """Return the bytes of memory that a batch of ``num_anchors`` takes."""
         return self._layout(num_anchors, self._plain_routes).num_bytes

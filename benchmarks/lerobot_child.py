@@ -64,6 +64,13 @@ def open(
     return {"seconds": seconds, "length": len(dataset), "before": before, "after": _rss(), "most": _most()}
 
 
+def first_batch(root: str, deltas: dict[str, list[float]], batch_size: int) -> dict[str, Any]:
+    """Open a dataset, and read its first batch in a random order."""
+    open(root, deltas)
+    batch = next(iter(DataLoader(OPEN["dataset"], batch_size, shuffle=True)))
+    return {"length": len(batch["index"])}
+
+
 def items(indexes: list[int], path: str) -> dict[str, Any]:
     """Save the arrays of some items in a .npz file, ``INDEX/KEY`` each."""
     found: dict[str, np.ndarray] = {}
@@ -103,7 +110,7 @@ def main() -> None:
     answers = sys.stdout
     # what libraries print is no answer
     sys.stdout = sys.stderr
-    known = {function.__name__: function for function in (make, open, items, rate)}
+    known = {function.__name__: function for function in (make, open, first_batch, items, rate)}
     for line in sys.stdin:
         asked = json.loads(line)
         answer = known[asked.pop("do")](**asked)

@@ -66,7 +66,7 @@ test-wheel: $(VENV)/.pip
 
 test-interop: test-interop-ready
 	HF_HUB_OFFLINE=1 $(INTEROP)/v30/bin/python -m pytest -n 0 tests/interop tests/lerobot/test_hf_rows.py \
-		tests/lerobot/test_meta_tables.py -m "not lerobot21"
+		tests/lerobot/test_meta_tables.py -k lerobot -m "not lerobot21"
 	HF_HUB_OFFLINE=1 $(INTEROP)/v21/bin/python -m pytest -n 0 tests/interop -m lerobot21
 
 test-interop-ready: $(INTEROP)/v30/.ready $(INTEROP)/v21/.ready

@@ -112,7 +112,6 @@ class TransformChain:
     # `is_by_row`: every row that comes out depends on its own row alone, so that several batches may be transformed as
     # one; all transforms say so by an attribute of this name.
     # `arenas`: from a number of bytes a window to the pool of memory for what a fused stage makes; default: new memory.
-
     # `in_place`: keys of the fields that may come as a `HeldArray`.
 
     __slots__ = ("_calls", "_whole", "in_place", "is_by_row")

@@ -281,7 +281,8 @@ def resize(
         row = images.strides[2:]
         if row != (channels, 1) or images.strides[1] % channels or (number > 1 and images.strides[0] < 0):
             images = np.ascontiguousarray(images)
-        line = images.strides[1]
+        else:
+            line = images.strides[1]
     out = np.empty((number, *sides, channels), np.uint8)
     resize_by = resize_signed if is_signed else resize_bytes
     resize_by(image_addresses(images), (height, line // channels, channels), boxes, flips, kind, out)

@@ -136,12 +136,47 @@ def test_many_channels_are_fused():
 ALONE = [ToFloat(), IMAGENET, ToCHW(), RandomCrop(20), RandomFlip(), Resize(12)]
 
 
-@pytest.mark.parametrize("alone", ALONE, ids=repr)
+@pytest.mark.parametrize("alone", ALONE, ids=lambda alone: type(alone).__name__)
 def test_a_transform_of_images_alone_is_a_pass_that_makes_the_same(alone):
     chain = [alone]
     (stage,) = fuse(chain, (2, 24, 28, 3), np.dtype(np.uint8))
     assert isinstance(stage, ImageStage)
     assert assert_equal(chain, pictures(8, 2, 24, 28, 3)) == [1]
+
+
+class Negative:
+    """What a user's class does in its own way."""
+
+    def __call__(self, values, draws):
+        return 255 - super().__call__(values, draws)
+
+
+@pytest.mark.parametrize(
+    "base", [RandomCrop(20), RandomFlip(), ToCHW(), Resize(12)], ids=lambda base: type(base).__name__
+)
+@pytest.mark.parametrize("chain", [[], [ToFloat()]], ids=named)
+def test_a_class_that_is_called_in_another_way_is_called(base, chain):
+    kind = type(f"Negative{type(base).__name__}", (Negative, type(base)), {})
+    options = {"size": base.size} if hasattr(base, "size") else {}
+    stages = fuse([kind(**options), *chain], (24, 28, 3), np.dtype(np.uint8))
+    assert not isinstance(stages[0], ImageStage)
+    values = pictures(8, 24, 28, 3)
+    np.testing.assert_array_equal(stages[0](values, [draws(8, 0)]), 255 - base(values, draws(8, 0)))
+
+
+class Marked(RandomCrop):
+    """A crop that marks a corner."""
+
+    def cut(self, images, boxes, flips):
+        found = super().cut(np.asarray(images), boxes, flips)
+        found[:, 0, 0] = 9
+        return found
+
+
+def test_a_cut_that_is_made_in_another_way_gets_arrays():
+    (stage,) = fuse([Marked(20)], (24, 28, 3), np.dtype(np.uint8))
+    assert not stage.takes_held
+    assert (stage(pictures(8, 24, 28, 3), [draws(8, 0)])[:, 0, 0] == 9).all()
 
 
 @pytest.mark.parametrize("chain", [[RandomCrop(20), ToFloat()], [Resize(12), ToCHW()], [IMAGENET]], ids=named)

@@ -87,7 +87,8 @@ class ImageStage(Stage):
     @property
     def takes_held(self) -> bool:
         """Whether windows may come as a `HeldArray`: kernels take addresses, but those that make floats first."""
-        return self._cutter.rounds_between
+        cutter = self._cutter
+        return cutter.rounds_between and type(cutter).cut is Cut.cut
 
     @property
     def _cutter(self) -> Cut:
@@ -246,24 +247,29 @@ def _stage_of(first: int, transforms: list[Transform], tables: npt.NDArray[Any],
     return ImageStage(first, tuple(transforms), cutting, flips, None if stays else tables, lines, is_planar, shape)
 
 
-def _num_cuts(transforms: list[Transform]) -> int:
+def _num_cuts(transforms: list[Any]) -> int:
     """Return how many at the beginning are a cut and flips that can be done at once."""
     has_cut = False
     for number, transform in enumerate(transforms):
-        if isinstance(transform, RandomFlip):
+        if _is_own(transform, RandomFlip):
             continue
         # pixels that are made of several are not the same when the image is turned before: sums round otherwise
-        if not isinstance(transform, Cut) or has_cut or (transform.resampling and number):
+        if has_cut or not _is_own(transform, Cut) or (transform.resampling and number):
             return number
         has_cut = True
     return len(transforms)
+
+
+def _is_own(transform: Transform, kind: Any) -> bool:
+    """Return whether a transform does what its kind does: a user's class may be called in another way."""
+    return isinstance(transform, kind) and type(transform).__call__ is kind.__call__
 
 
 def _num_of_values(transforms: list[Transform]) -> int:
     """Return how many at the beginning are pointwise, or the first ToCHW."""
     is_planar = False
     for number, transform in enumerate(transforms):
-        if isinstance(transform, ToCHW) and not is_planar:
+        if _is_own(transform, ToCHW) and not is_planar:
             is_planar = True
         elif not transform.is_pointwise:
             return number

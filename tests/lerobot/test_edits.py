@@ -1,7 +1,9 @@
 """Edits of directories: the episodes that are left are what they were, and a kill leaves the old dataset or the new."""
 
+import errno
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from stepwell.cli.main import main
 from stepwell.errors import (
     DatasetNotFoundError,
     DecodeError,
+    DiskFullError,
     EpisodeNotFoundError,
     FeatureNotFoundError,
     LeftOutWarning,
@@ -370,6 +373,31 @@ def test_killed_at_any_call_the_old_dataset_is_there_and_the_new_one_whole_or_no
     edits.delete(root, [0])
     names = {path.name for path in folder.iterdir()}
     assert names >= {"a"} and not any(name.startswith(".a.") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("edit", "place", "what"),
+    [
+        (edits.renumber, "/data", "to write {0}/a anew; it is as it was"),
+        (video_edits.reencode, ".videos", "to encode videos in {0}/.a.videos; those that are done stay there"),
+    ],
+)
+def test_a_full_disk_is_named_and_the_data_set_is_as_it_was(edit, place, what, tmp_path, monkeypatch):
+    root = make(tmp_path / "a", cameras={SIDE: ("video", (32, 48))})
+    before, mkdir = contents(root), os.mkdir
+
+    def fill(path, *arguments, **options):
+        if place in os.fspath(path):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        mkdir(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", fill)
+        with pytest.raises(DiskFullError, match=re.escape(f"no space left {what.format(tmp_path)}. Make room")):
+            edit(root)
+    assert_episodes(root, before)
+    edit(root)
+    assert not [*tmp_path.glob(".a*")]
 
 
 @VERSIONS

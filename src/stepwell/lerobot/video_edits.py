@@ -42,7 +42,7 @@ from stepwell.lerobot.parquet_writing import MEGABYTE, FileNumbers
 from stepwell.lerobot.schema_mapping import Column, map_schema
 from stepwell.recorders.chunks import ITEM, NUM_ITEMS, NUM_STEPS, Workers, run_chunks
 from stepwell.schema import Feature
-from stepwell.store.layout import replace_file
+from stepwell.store.layout import full_disk_named, replace_file
 from stepwell.windows import View
 
 __all__ = ["encode_images", "reencode", "retime"]
@@ -346,19 +346,20 @@ class _EncodeJob:
 def _working(job: _EncodeJob, chunks: Sequence[_Chunk]) -> Iterator[None]:
     """Hold the directory of mp4 files that are done; at the end it is removed, after a failure it is left."""
     work = Path(job.work)
-    work.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = lock_directory(work, is_waiting=False)
-    except BlockingIOError:
-        raise StoreBusyError(f"{work}: another process encodes these videos. Wait for it.") from None
-    with lock:
-        plan = job.plan(chunks)
-        if not (work / PLAN).exists() or read_json(work / PLAN) != plan:
-            for entry in work.iterdir():
-                entry.unlink()
-            replace_file(str(work / PLAN), json.dumps(plan).encode())
-        yield
-        shutil.rmtree(work)
+    with full_disk_named(f"to encode videos in {work}; those that are done stay there"):
+        work.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = lock_directory(work, is_waiting=False)
+        except BlockingIOError:
+            raise StoreBusyError(f"{work}: another process encodes these videos. Wait for it.") from None
+        with lock:
+            plan = job.plan(chunks)
+            if not (work / PLAN).exists() or read_json(work / PLAN) != plan:
+                for entry in work.iterdir():
+                    entry.unlink()
+                replace_file(str(work / PLAN), json.dumps(plan).encode())
+            yield
+            shutil.rmtree(work)
 
 
 def _edit(

@@ -64,6 +64,7 @@ __all__ = [
     "check_is_outside",
     "column_files",
     "copy_file",
+    "full_disk_named",
     "hidden_directory",
     "hide_segments",
     "is_sealed_name",
@@ -462,9 +463,7 @@ def _built(path: str | os.PathLike[str], check_free: Callable[[Path], None], nam
             # by another process, a moment ago
             check_free(target)
         if error.errno in FULL:
-            full = DiskFullError(f"no space left to write {target}; nothing of it is left. Make room, and try again.")
-            full.errno = error.errno
-            raise full from error
+            raise _full_disk(error, f"to write {target}; nothing of it is left") from error
         if is_built:
             raise disk_error(error, 0, str(target)) from error
         raise
@@ -474,7 +473,7 @@ def _built(path: str | os.PathLike[str], check_free: Callable[[Path], None], nam
 def replaced_directory(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield a hidden directory next to the directory ``path``, whose place it takes at the end, all of it at once."""
     target = target_path(path)
-    with hidden_directory(target) as partial:
+    with full_disk_named(f"to write {target} anew; it is as it was"), hidden_directory(target) as partial:
         yield partial
         sync_tree(partial)
         try:
@@ -482,6 +481,23 @@ def replaced_directory(path: str | os.PathLike[str]) -> Iterator[str]:
             sync_directory(str(target.parent))
         except OSError as error:
             raise disk_error(error, 0, str(target)) from error
+
+
+@contextmanager
+def full_disk_named(what: str) -> Iterator[None]:
+    """Raise DiskFullError for a full disk: "no space left", what for, and what is there of it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL and not isinstance(error, DiskFullError):
+            raise _full_disk(error, what) from error
+        raise
+
+
+def _full_disk(error: OSError, what: str) -> DiskFullError:
+    full = DiskFullError(f"no space left {what}. Make room, and try again.")
+    full.errno = error.errno
+    return full
 
 
 @contextmanager

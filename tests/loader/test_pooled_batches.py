@@ -380,6 +380,43 @@ def test_rows_that_transforms_take_where_they_lie_make_what_copies_make(
     assert bool(left) == (chain != "as floats")
 
 
+@pytest.mark.parametrize(
+    "first", [ToFloat(scale=1), RandomFlip(p=1), RandomFlip(p=1, vertical=True), ToCHW()], ids=repr
+)
+@pytest.mark.parametrize(
+    ("shape", "offsets"),
+    [
+        # of several rows together one image, by the rule of the last axes
+        ((20, 10), range(3)),
+        ((128,), range(4)),
+        ((16, 3), [-2, 0]),
+        ((8, 8, 5), range(2)),
+        # smaller than an address
+        ((2, 2), [0, 1]),
+        ((4,), range(4)),
+        ((2, 3), 0),
+        ((2, 4), 0),
+    ],
+)
+def test_rows_that_hold_no_image_of_their_own_are_transformed_like_copies(
+    shape: tuple[int, ...], offsets: Any, first: Transform, tmp_path: Path
+) -> None:
+    feature = stepwell.Array(shape, "uint8", codec="zstd")
+    store = stepwell.create(tmp_path / "a.well", {"value": feature}, segment_bytes=6_000)
+    rng = np.random.default_rng(0)
+    with store.writer() as writer:
+        for length in (5, 31, 1, 12):
+            writer.add_episode({"value": rng.integers(0, 256, (length, *shape), np.uint8)})
+    store.refresh()
+
+    def run(transforms: list[Any]) -> list[dict[str, Any]]:
+        fields = {"value": Field("value", offsets, transform=transforms)}
+        return list(Loader(store, fields, batch_size=8, order=pooled(1 << 20), threads=0))
+
+    for batch, wanted in zip(run([first]), run([Same(), first]), strict=True):
+        np.testing.assert_array_equal(batch["value"], wanted["value"])
+
+
 @pytest.mark.parametrize("page_cache", [True, False])
 def test_a_live_store_is_read_as_far_as_it_was_when_it_was_opened(tmp_path: Path, page_cache: bool) -> None:
     store = stepwell.create(tmp_path / "live.well", FEATURES)

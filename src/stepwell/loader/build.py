@@ -13,6 +13,7 @@ from stepwell.loader.batch import Batch, nest
 from stepwell.loader.jobs import Job, find_anchors
 from stepwell.loader.memory import ArenaPool, PinnedBlock, import_torch, pins_by_default, to_torch
 from stepwell.loader.transforms import BatchKey, TransformChain, WholeTransform, samples_of
+from stepwell.transforms.images import ImageLayout
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -79,6 +80,7 @@ class Builder:
             samples_of(reader.fields),
             arenas=lambda num_bytes: ArenaPool(num_bytes * settings.batch_size, max_free),
         )
+        self._in_place = frozenset(key for key in self._chain.in_place if _holds_images(reader.fields[key]))
         # a batch that was read alone has memory of its own size, so that keeping it keeps no more
         self._pool = ArenaPool(self._num_bytes, max_free)
         self._group_pool = (
@@ -105,7 +107,7 @@ class Builder:
             try:
                 if size == 1 and not self.is_pinned and jobs[at].share.num_rows == self._batch_size:
                     blocks, memory, pinned = jobs[at].blocks, self._pool.lease(self._num_bytes), None
-                    held = None if blocks is None else blocks.wait(self._chain.in_place)
+                    held = None if blocks is None else blocks.wait(self._in_place)
                     draws = partial(self._draws, together)
                     found = [self._reader.read(jobs[at].anchors, memory, held=held, draws=draws)]
                     # what has a name here between two batches is not recycled
@@ -167,7 +169,7 @@ class Builder:
     def _read_jobs(self, jobs: list[Job]) -> tuple[list[dict[str, Any]], PinnedBlock | None]:
         """Return what some jobs hold, read at once, the last one first."""
         anchors: Any = jobs[0].anchors
-        held = None if jobs[0].blocks is None else jobs[0].blocks.wait(self._chain.in_place)
+        held = None if jobs[0].blocks is None else jobs[0].blocks.wait(self._in_place)
         if len(jobs) > 1:
             anchors = np.concatenate([job.anchors for job in jobs if job.anchors is not None])
         memory, pinned = self._memory(len(anchors))
@@ -200,6 +202,11 @@ class Builder:
     def _valid(self, share: Share) -> Any:
         valid = share.valid
         return valid if valid is None or self.torch is None else self.torch.from_numpy(valid)
+
+
+def _holds_images(field: ResolvedField) -> bool:
+    """Return whether each of a field's images lies in one row: steps that are none make one together."""
+    return len(ImageLayout.of(field.shape).window) >= len(field.window_shape)
 
 
 def _cut(values: Mapping[str, Any], size: int, number: int) -> list[dict[str, Any]]:

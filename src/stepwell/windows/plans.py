@@ -71,6 +71,7 @@ Int64s = npt.NDArray[np.int64]
 PIECE_ANCHOR, PIECE_SEGMENT, PIECE_FIRST, PIECE_LAST, PIECE_LO, PIECE_HI_STEP, PIECE_HI_FINAL = range(7)
 PIECE_COLUMNS = 7
 ALIGNMENT = 64
+ADDRESS_BYTES = 8
 # key, shape, dtype and first byte of one array of a batch
 BatchArray = tuple[str, tuple[int, ...], np.dtype[Any], int]
 SlotOf = Callable[[ResolvedField, FieldSource], int | None]
@@ -314,7 +315,7 @@ def make_layout(
     for field in fields:
         if field.key in in_place:
             views.append((field.key, (num_anchors, *field.window_shape), np.dtype(np.int64), end))
-            end = aligned(end + 8 * num_anchors * len(field.offsets))
+            end = aligned(end + ADDRESS_BYTES * num_anchors * len(field.offsets))
         elif not field.is_ragged:
             views.append((field.key, (num_anchors, *field.shape), field.dtype, end))
             end = aligned(end + num_anchors * field.num_bytes)
@@ -429,9 +430,10 @@ def _is_held(field: ResolvedField, columns: Sequence[Reach]) -> bool:
 
 
 def _is_bytes(field: ResolvedField) -> bool:
-    """Return whether a field is one column of uint8, of which every window takes the same."""
+    """Return whether a field is one column of uint8, of which every window takes the same, in rows worth an address."""
     is_single = len(field.sources) == 1 and field.field.combine is None
-    return is_single and field.dtype == np.uint8 and not field.sources[0].is_drawn
+    is_large = field.num_bytes >= ADDRESS_BYTES * len(field.offsets)
+    return is_single and is_large and field.dtype == np.uint8 and not field.sources[0].is_drawn
 
 
 def _is_copied(field: ResolvedField, source: FieldSource, held: frozenset[str], in_place: frozenset[str]) -> bool:

@@ -16,6 +16,7 @@ import stepwell.testing.codecs  # registers "running"
 from stepwell import Field, View
 from stepwell.kernels.draws import Draws
 from stepwell.loader import Loader
+from stepwell.loader.loader import _pays
 from stepwell.loader.pool import BlockPool
 from stepwell.order import Order, mixed, pooled, random, sequential, weighted
 from stepwell.store import Store
@@ -314,6 +315,21 @@ def test_rows_are_held_where_that_saves_anything(
     positions = order.bind(reader.index).positions(0, 0, reader.index.num_anchors)
     assert check(loader, reader, positions) == reader.index.num_anchors
     assert bool(pools) == is_held
+
+
+def test_rows_are_held_where_there_are_more_files_than_maps(tmp_path: Path) -> None:
+    feature = stepwell.Array((100,), "uint8", codec="zstd")
+    store = stepwell.create(tmp_path / "a.well", {"value": feature}, segment_bytes=500)
+    with store.writer() as writer:
+        for number in range(60):
+            writer.add_episode({"value": np.full((10, 100), number, np.uint8)})
+    store.refresh()
+    order = pooled(20_000, blocks=8)
+    for max_maps, is_held in ((1000, False), (40, True)):
+        reader = WindowReader(View(store), {"value": "value"}, max_maps=max_maps)
+        bound = order.bind(reader.index)
+        assert len(bound.blocks) > 2 * bound.num_slots
+        assert _pays(bound, reader) == is_held
 
 
 class Same(Transform):

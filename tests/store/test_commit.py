@@ -352,3 +352,15 @@ def test_segments_are_forgotten_when_they_are_closed_or_nobody_has_them(store, m
     abandoned.append(x=np.zeros(2))
     del abandoned
     assert not commit.beat()
+
+
+def test_a_segment_that_is_closed_while_the_thread_goes_round_ends_no_thread(path, monkeypatch):
+    monkeypatch.setattr(commit, "_attended", weakref.WeakSet())
+    store = stepwell.create(path)
+    with store.writer() as writer:
+        writer.add_episode({"x": np.zeros(3)})
+        # as the thread holds them while it goes round
+        segments = list(commit._attended)
+    assert segments
+    for segment in segments:
+        segment.attend()

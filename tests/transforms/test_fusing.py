@@ -173,10 +173,12 @@ class Marked(RandomCrop):
         return found
 
 
-def test_a_cut_that_is_made_in_another_way_gets_arrays():
-    (stage,) = fuse([Marked(20)], (24, 28, 3), np.dtype(np.uint8))
-    assert not stage.takes_held
-    assert (stage(pictures(8, 24, 28, 3), [draws(8, 0)])[:, 0, 0] == 9).all()
+@pytest.mark.parametrize("chain", [[], [ToFloat()], [ToCHW()]], ids=named)
+def test_a_cut_that_is_made_in_another_way_gets_arrays(chain):
+    assert not fuse([Marked(20), *chain], (24, 28, 3), np.dtype(np.uint8))[0].takes_held
+    result, _ = fused([Marked(20)], pictures(8, 24, 28, 3))
+    assert (result[:, 0, 0] == 9).all()
+    assert_equal([Marked(20), *chain], pictures(8, 24, 28, 3))
 
 
 @pytest.mark.parametrize("chain", [[RandomCrop(20), ToFloat()], [Resize(12), ToCHW()], [IMAGENET]], ids=named)

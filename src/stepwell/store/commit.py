@@ -505,8 +505,11 @@ class Committer:
     def sync_in_background(self) -> None:
         """Do as `sync` when anything was committed since; the next sync, and `check`, raise what goes wrong."""
         with self._lock:
+            # of a segment that was closed meanwhile, there is no record any more
+            if not self.is_open or self._error is not None:
+                return
             committed = self._record.rows, self._record.episodes
-            if not self.is_open or self._error is not None or committed == self._record.durable:
+            if committed == self._record.durable:
                 return
             try:
                 self._sync_files()

@@ -87,8 +87,7 @@ class ImageStage(Stage):
     @property
     def takes_held(self) -> bool:
         """Whether windows may come as a `HeldArray`: kernels take addresses, but those that make floats first."""
-        cutter = self._cutter
-        return cutter.rounds_between and type(cutter).cut is Cut.cut
+        return self._cutter.rounds_between
 
     @property
     def _cutter(self) -> Cut:
@@ -262,7 +261,10 @@ def _num_cuts(transforms: list[Any]) -> int:
 
 def _is_own(transform: Transform, kind: Any) -> bool:
     """Return whether a transform does what its kind does: a user's class may be called in another way."""
-    return isinstance(transform, kind) and type(transform).__call__ is kind.__call__
+    own = type(transform)
+    return isinstance(transform, kind) and all(
+        getattr(own, name, None) is getattr(kind, name, None) for name in ("__call__", "cut")
+    )
 
 
 def _num_of_values(transforms: list[Transform]) -> int:

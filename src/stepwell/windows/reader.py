@@ -218,8 +218,9 @@ class PlaceReader:
     @property
     def shares_rows(self) -> bool:
         """Whether rows of neighbouring anchors cost less together: of windows that overlap, runs, files."""
-        is_scattered = self.maps.is_announcing or any(each.is_reference for each in self.decoders.values())
-        return is_scattered or any(column.is_sequential or column.first < column.last for column in self.columns)
+        if self.maps.is_announcing or self.maps.is_crowded or any(each.is_reference for each in self.decoders.values()):
+            return True
+        return any(column.is_sequential or column.first < column.last for column in self.columns)
 
     def num_bytes(self, num_anchors: int) -> int:
         """Return the bytes of memory that a batch of ``num_anchors`` takes."""

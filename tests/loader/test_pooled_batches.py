@@ -329,7 +329,7 @@ def test_rows_are_held_where_there_are_more_files_than_maps(tmp_path: Path) -> N
         reader = WindowReader(View(store), {"value": "value"}, max_maps=max_maps)
         bound = order.bind(reader.index)
         assert len(bound.blocks) > 2 * bound.num_slots
-        assert _pays(bound, reader) == is_held
+        assert _pays(bound, reader, 1) == is_held
 
 
 class Same(Transform):

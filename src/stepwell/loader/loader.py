@@ -490,7 +490,8 @@ class _Engine:
         self.order = order.bind(reader.index)
         is_raw = reader.is_raw and reader.page_cache
         # where rows need no pool, the order alone keeps what is read together
-        self._pooled = self.order if isinstance(self.order, BoundPooled) and _pays(self.order, reader) else None
+        pooled = self.order if isinstance(self.order, BoundPooled) else None
+        self._pooled = pooled if pooled and _pays(pooled, reader, settings.world_size) else None
         is_pooled = self._pooled is not None
         self._pools: deque[BlockPool] = deque(maxlen=1)
         batch_bytes = reader.sample_bytes * settings.batch_size
@@ -534,12 +535,13 @@ class _Engine:
         )
 
 
-def _pays(order: BoundPooled, reader: WindowReader) -> bool:
+def _pays(order: BoundPooled, reader: WindowReader, world_size: int) -> bool:
     """Return whether anything is saved by holding rows for later batches."""
     if not reader.row_loader.columns or (reader.is_raw and reader.page_cache):
         return False
-    # of what is twice as much as a pool too many rows leave it to be needed again in the next epoch
-    return not reader.page_cache or reader.shares_rows or len(order.blocks) <= 2 * order.num_slots
+    # of what is more, too many rows leave the pool before the next epoch needs them again; a rank needs fewer in each
+    most = (2 if world_size == 1 else 3) * order.num_slots
+    return not reader.page_cache or reader.shares_rows or len(order.blocks) <= most
 
 
 def _last_sizes(settings: LoaderSettings, num_positions: int) -> list[int]:

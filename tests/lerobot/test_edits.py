@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -370,6 +371,25 @@ def test_killed_at_any_call_the_old_dataset_is_there_and_the_new_one_whole_or_no
     edits.delete(root, [0])
     names = {path.name for path in folder.iterdir()}
     assert names >= {"a"} and not any(name.startswith(".a.") for name in names)
+
+
+@pytest.mark.parametrize("target", [None, "b"])
+@pytest.mark.parametrize("edit", [edits.rewrite, video_edits.retime])
+def test_what_a_kill_leaves_goes_with_the_next_edit(edit, target, tmp_path):
+    folder = tmp_path / "sets"
+    root = make(folder / "a", cameras={SIDE: ("video", (32, 48))})
+    place = None if target is None else folder / target
+    left = set()
+    for call in range(20, 1000, 40):
+        is_done = killed_at(call, str(folder), lambda: edit(root, target=place))
+        left |= {path.name for path in folder.iterdir()} - {"a", "b"}
+        if is_done or (place is not None and place.exists()):
+            break
+        edit(root, target=place)
+        assert {path.name for path in folder.iterdir()} == {"a", target or "a"}
+        if place is not None:
+            shutil.rmtree(place)
+    assert left
 
 
 @VERSIONS

@@ -570,10 +570,12 @@ def _write_anew(root: Place, target: Place, progress: bool | None) -> None:
     info = metadata.info
     _warn_of_lost(metadata)
     data_mb, video_mb = sizes_of(info.raw)
+    # within, where the lock of the target keeps it, and what a kill leaves goes with it
+    made = target / "new"
     with open_in_place(metadata, progress=False) as store:
         write_dataset(
             store,
-            target,
+            made,
             version="v3.0" if info.is_v3 else "v2.1",
             cameras=cameras_of(info),
             robot_type=info.robot_type,
@@ -582,3 +584,6 @@ def _write_anew(root: Place, target: Place, progress: bool | None) -> None:
             chunks_size=info.chunks_size,
             progress=progress,
         )
+    for entry in made.iterdir():
+        entry.rename(target / entry.name)
+    made.rmdir()

@@ -137,7 +137,7 @@ def retime(root: Place, cameras: Iterable[str] | None = None, *, target: Place |
     metadata = Metadata.load(root)
     names = _chosen(metadata, metadata.info.video_keys, cameras, "whose frames are in mp4 files")
     path = Path(root if target is None else target).absolute()
-    with edited(root, target) as place, tempfile.TemporaryDirectory(dir=place.path.parent, prefix=".retimed-") as work:
+    with edited(root, target) as place, tempfile.TemporaryDirectory(dir=place.path) as work:
         encoded: dict[str, list[EncodedFile]] = {name: [] for name in names}
         for name, each in encoded.items():
             for number, (file, lengths) in enumerate(_files(metadata, name)):

@@ -296,6 +296,11 @@ def _total_episodes(root: Path) -> int:
 def locked_dataset(root: Path) -> FileLock:
     """Hold the lock of a dataset that is written to."""
     try:
-        return lock_directory(root, is_waiting=False)
+        while True:
+            lock = lock_directory(root, is_waiting=False)
+            # an edit may have put another directory in its place before it was locked
+            if os.path.samestat(os.fstat(lock.descriptor), root.stat()):
+                return lock
+            lock.release()
     except BlockingIOError:
         raise StoreBusyError(f"{root}: another process writes to it. Wait for it, or write to another root.") from None

@@ -160,7 +160,8 @@ def is_per_element(before: Metadata) -> bool:
     arrays = {name: info.shape for name, info in before.info.features.items() if not info.is_camera}
     stats = before.stats or {}
     return any(
-        len(shape) > 1 and name in stats and stats[name]["mean"].shape == shape for name, shape in arrays.items()
+        len(shape) > 1 and "mean" in stats.get(name, {}) and stats[name]["mean"].shape == shape
+        for name, shape in arrays.items()
     )
 
 

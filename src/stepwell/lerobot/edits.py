@@ -34,12 +34,12 @@ from stepwell.lerobot.depth import depth_of
 from stepwell.lerobot.editing import Chosen, Edit, Values
 from stepwell.lerobot.in_place import open_in_place
 from stepwell.lerobot.info import FORMAT_ENTRIES, INFO_PATH, FeatureInfo, sizes_of
-from stepwell.lerobot.meta_files import SUBTASK_INDEX, further_task_columns, open_parquet, read_json, read_subtasks
+from stepwell.lerobot.meta_files import SUBTASK_INDEX, further_task_columns, open_parquet, read_subtasks
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import place_file
 from stepwell.lerobot.samples import check_rates
 from stepwell.lerobot.staging import is_being_recorded
-from stepwell.lerobot.statistics import STATS_PATH
+from stepwell.lerobot.statistics import stored_entries
 from stepwell.lerobot.writing import write_dataset
 from stepwell.references.file_codec import noted_dataset
 from stepwell.store.layout import built_directory, check_is_outside, replaced_directory
@@ -178,11 +178,10 @@ def _warn_of_lost(metadata: Metadata) -> None:
     for path in metadata.data_files(range(len(metadata.episodes))):
         with open_parquet(path) as file:
             found |= set(file.schema_arrow.names) - info.raw["features"].keys()
-    stats = metadata.root / STATS_PATH
     lost = {
         "columns of data files": found,
         "columns of tasks": further_task_columns(metadata.root, info),
-        "entries of meta/stats.json": read_json(stats).keys() - info.raw["features"].keys() if stats.exists() else (),
+        "entries of meta/stats.json": stored_entries(metadata.root).keys() - info.raw["features"].keys(),
     }
     for what, names in lost.items():
         warn_of_left_out(f"{metadata.root}: {what}", sorted(names), "since meta/info.json has no such features")

@@ -26,6 +26,7 @@ from stepwell.codecs.video_decoding import DEEP
 from stepwell.codecs.video_packets import claimed_bytes, opened_video, turn_of
 from stepwell.codecs.video_streams import turned
 from stepwell.errors import DecodeError, MissingDependencyError, StepwellError
+from stepwell.files.local_files import open_regular
 from stepwell.lerobot.audits.absence import Absences
 from stepwell.lerobot.audits.episodes import NOWHERE, TOLERANCE_SECONDS, Places
 from stepwell.lerobot.audits.meta import StoredStatistics, check_camera_statistics
@@ -221,7 +222,7 @@ def open_video_file(absences: Absences, camera: str, path: str, episodes: Intege
     """Look at one file; None where it cannot be read."""
     subject, about = absences.subject, f"{camera}: {path}"
     try:
-        with (subject.root / path).open("rb", buffering=0) as file:
+        with os.fdopen(open_regular(subject.root / path), "rb", buffering=0) as file:
             descriptor = file.fileno()
 
             def read(place: int, count: int) -> bytes:

@@ -1,7 +1,9 @@
 """Edits of directories: the episodes that are left are what they were, and a kill leaves the old dataset or the new."""
 
+import errno
 import json
 import os
+import re
 import shutil
 import sys
 from contextlib import nullcontext
@@ -18,11 +20,13 @@ from stepwell.cli.main import main
 from stepwell.errors import (
     DatasetNotFoundError,
     DecodeError,
+    DiskFullError,
     EpisodeNotFoundError,
     FeatureNotFoundError,
     LeftOutWarning,
     SchemaError,
     StoreBusyError,
+    StoreFileError,
 )
 from stepwell.lerobot import LeRobotDatasetMetadata, appending, camera_writing, editing, edits, video_edits
 from stepwell.lerobot.auditing import audit
@@ -484,6 +488,24 @@ def test_files_encoded_before_the_videos_changed_are_not_taken(tmp_path, monkeyp
     )
     video_edits.reencode(root, **options)
     assert done and len(written) == 4
+
+
+@pytest.mark.parametrize("target", [None, "b"])
+@pytest.mark.parametrize(("number", "error"), [(errno.ENOSPC, DiskFullError), (errno.EFBIG, StoreFileError)])
+def test_a_disk_that_takes_no_more_is_named_and_nothing_is_lost(number, error, target, tmp_path, monkeypatch):
+    root = make(tmp_path / "a", cameras={})
+    before = contents(root)
+
+    def failing(*_):
+        # as pyarrow says it
+        raise OSError(number, "Error writing bytes to file")
+
+    monkeypatch.setattr(editing.Edit, "write", failing)
+    with pytest.raises(error, match=re.escape(str(tmp_path / (target or "a")))) as caught:
+        edits.delete(root, [0], target and tmp_path / target)
+    assert number != errno.ENOSPC or ("it is as it was" if target is None else "nothing of it is left") in str(caught)
+    assert_episodes(root, before)
+    assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"a"}
 
 
 @VERSIONS

@@ -370,7 +370,8 @@ def _working(job: _EncodeJob, chunks: Sequence[_Chunk]) -> Iterator[None]:
                 entry.unlink()
             replace_file(str(work / PLAN), json.dumps(plan).encode())
         yield
-        shutil.rmtree(work)
+        # the dataset is edited by now: what cannot be removed does not undo it
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _edit(

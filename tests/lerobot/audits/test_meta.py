@@ -211,3 +211,10 @@ def test_a_data_file_is_not_sought_among_videos(tmp_path):
     root = tiny_set(tmp_path, cameras={CAMERA: ("video", (16, 24))})
     next(root.glob("data/**/*.parquet")).unlink()
     assert not any("mp4 is there" in finding.message for finding in audit(root).errors)
+
+
+def test_two_rows_of_v2_that_claim_one_episode_end_no_check(tmp_path):
+    root = tiny_set(tmp_path, version="v2.1", cameras={CAMERA: ("video", (16, 24))})
+    change_lines(root / "meta/episodes.jsonl", lambda lines: [lines[0], lines[1] | {"episode_index": 0}, lines[2]])
+    report = audit(root)
+    assert "episodes-order" in found(report) and not report.unchecked

@@ -368,7 +368,7 @@ def _check_spans(file: VideoFile, spans: _Spans, before: int) -> None:
             detail = f"{file.path.name} has {file.num_frames} frames, its episode {spans.length[0]} rows"
             spans.subject.tally.add(FRAMES, spans.camera, detail, spans.number)
             return
-        is_sound = np.ones(1, np.bool_)
+        is_sound = np.ones(len(spans.number), np.bool_)
     else:
         spans = _restarted(file, spans, before)
         _check_lengths(file, spans)

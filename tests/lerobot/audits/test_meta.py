@@ -218,3 +218,13 @@ def test_two_rows_of_v2_that_claim_one_episode_end_no_check(tmp_path):
     change_lines(root / "meta/episodes.jsonl", lambda lines: [lines[0], lines[1] | {"episode_index": 0}, lines[2]])
     report = audit(root)
     assert "episodes-order" in found(report) and not report.unchecked
+
+
+@pytest.mark.parametrize("fps", [5, 20, 12, 9.5])
+def test_a_rate_that_no_episode_has_is_told_and_no_command_makes_it_that_of_the_data(fps, tmp_path):
+    root = tiny_set(tmp_path, cameras={CAMERA: ("video", (16, 24))}, lengths=(40, 30))
+    change_json(root / "meta/info.json", lambda info: info.update(fps=fps))
+    findings = audit(root).findings
+    assert {"fps"} <= {finding.code for finding in findings} and findings[0].code == "fps"
+    assert not any("retime" in finding.command for finding in findings)
+    assert "10 rows a second" in findings[0].message

@@ -28,7 +28,7 @@ from stepwell.codecs.video_streams import turned
 from stepwell.errors import DecodeError, MissingDependencyError, StepwellError
 from stepwell.files.local_files import open_regular
 from stepwell.lerobot.audits.absence import Absences
-from stepwell.lerobot.audits.episodes import NOWHERE, TOLERANCE_SECONDS, Places
+from stepwell.lerobot.audits.episodes import NOWHERE, RATE, TOLERANCE_SECONDS, Places
 from stepwell.lerobot.audits.meta import StoredStatistics, check_camera_statistics
 from stepwell.lerobot.audits.report import ENCODE_AGAIN, RENUMBER, RETIME, WRITE_AGAIN, Rule, Subject, Tally
 from stepwell.lerobot.audits.rows import DataFile, data_paths, read_data_files
@@ -274,7 +274,8 @@ def _check_times(subject: Subject, camera: str, path: str, index: VideoIndex, ep
     is_regular = True
     # of files with as many frames as steps it is known which is of which
     num_steps = int(subject.episodes.length[np.isin(subject.episodes.index, episodes)].sum())
-    command = RETIME if num_steps == len(seconds) else ""
+    # where fps is wrong the frames may be right
+    command = RETIME if num_steps == len(seconds) and not subject.tally.has(RATE) else ""
     if abs(seconds[0]) > TOLERANCE_SECONDS:
         subject.tally.add(START, camera, f"{path} begins at {seconds[0]:.6g} s", episodes, command=command)
         is_regular = False

@@ -407,7 +407,9 @@ def _check_lengths(file: VideoFile, spans: _Spans) -> None:
         return f"{detail(at)} and {room[at]:.4g} frames up to the next span or the end"
 
     spans.report(LENGTH, is_drift, detail)
-    spans.report(END, is_other & ~is_drift, end_detail)
+    # where fps is wrong the spans may be right, and its command would write them by the wrong one
+    if not spans.subject.tally.has(RATE):
+        spans.report(END, is_other & ~is_drift, end_detail)
 
 
 def _check_ends(file: VideoFile, spans: _Spans) -> Mask:

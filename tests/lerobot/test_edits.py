@@ -4,7 +4,9 @@ import errno
 import json
 import os
 import re
+import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +26,9 @@ from stepwell.errors import (
     LeftOutWarning,
     SchemaError,
     StoreBusyError,
+    StoreFileError,
 )
-from stepwell.lerobot import LeRobotDatasetMetadata, camera_writing, editing, edits, video_edits
+from stepwell.lerobot import LeRobotDatasetMetadata, appending, camera_writing, editing, edits, video_edits
 from stepwell.lerobot.auditing import audit
 from stepwell.lerobot.in_place import open_in_place
 from stepwell.lerobot.meta_files import read_subtasks
@@ -378,7 +381,7 @@ def test_killed_at_any_call_the_old_dataset_is_there_and_the_new_one_whole_or_no
 @pytest.mark.parametrize(
     ("edit", "place", "what"),
     [
-        (edits.renumber, "/data", "to write {0}/a anew; it is as it was"),
+        (edits.renumber, "/data", "to write {0}/a; it is as it was"),
         (video_edits.reencode, ".videos", "to encode videos in {0}/.a.videos; those that are done stay there"),
     ],
 )
@@ -398,6 +401,136 @@ def test_a_full_disk_is_named_and_the_data_set_is_as_it_was(edit, place, what, t
     assert_episodes(root, before)
     edit(root)
     assert not [*tmp_path.glob(".a*")]
+
+
+@pytest.mark.parametrize("target", [None, "b"])
+@pytest.mark.parametrize("edit", [edits.rewrite, video_edits.retime])
+def test_what_a_kill_leaves_goes_with_the_next_edit(edit, target, tmp_path):
+    folder = tmp_path / "sets"
+    root = make(folder / "a", cameras={SIDE: ("video", (32, 48))})
+    place = None if target is None else folder / target
+    left = set()
+    for call in range(20, 1000, 40):
+        is_done = killed_at(call, str(folder), lambda: edit(root, target=place))
+        left |= {path.name for path in folder.iterdir()} - {"a", "b"}
+        if is_done or (place is not None and place.exists()):
+            break
+        edit(root, target=place)
+        assert {path.name for path in folder.iterdir()} == {"a", target or "a"}
+        if place is not None:
+            shutil.rmtree(place)
+    assert left
+
+
+def test_episodes_of_an_append_that_was_killed_are_encoded_too(tmp_path, monkeypatch):
+    root = make(tmp_path / "a", cameras={SIDE: ("video", (32, 48))})
+    more = make(tmp_path / "more", cameras={SIDE: ("video", (32, 48))}, lengths=[4], files=1)
+
+    def killed(_):
+        raise OSError("power")
+
+    with open_in_place(more) as store, monkeypatch.context() as patched:
+        patched.setattr(
+            appending, "_finish", lambda root: (root / appending.STAGE / appending.READY).exists() and killed(root)
+        )
+        with pytest.raises(Exception, match="power"):
+            write_dataset(store, root, append=True, cameras="video")
+    assert len(Metadata.load(root).episodes) == 4
+    video_edits.reencode(root, video={"encoder": "h264"}, workers=0)
+    assert len(Metadata.load(root).episodes) == 5
+
+
+@pytest.mark.parametrize("target", [None, "b"])
+def test_a_dataset_that_changes_while_it_is_read_is_not_edited(target, tmp_path, monkeypatch):
+    root = make(tmp_path / "a", cameras={SIDE: ("video", (32, 48))}, lengths=[5, 5, 5, 5])
+    place, real = None if target is None else tmp_path / target, video_edits.run_chunks
+    lock = edits.locked_dataset
+
+    def changed(*arguments, **options):
+        real(*arguments, **options)
+        # a program that knows nothing of locks
+        monkeypatch.setattr(edits, "locked_dataset", lambda _: nullcontext())
+        edits.delete(root, [0])
+        monkeypatch.setattr(edits, "locked_dataset", lock)
+
+    monkeypatch.setattr(video_edits, "run_chunks", changed)
+    with pytest.raises(StoreBusyError, match="changed meanwhile"):
+        video_edits.reencode(root, video={"encoder": "h264"}, target=place, workers=0)
+    assert len(Metadata.load(root).episodes) == 3 and (place is None or not place.exists())
+
+
+def test_parts_of_a_dataset_that_is_edited_meanwhile_are_not_written(tmp_path, monkeypatch):
+    root = make(tmp_path / "a", cameras={}, lengths=[5, 5, 5])
+    real = Metadata.load
+
+    def load(path, **options):
+        found = real(path, **options)
+        monkeypatch.setattr(Metadata, "load", real)
+        edits.delete(root, [0])
+        return found
+
+    monkeypatch.setattr(Metadata, "load", load)
+    with pytest.raises(StoreBusyError, match="changed meanwhile"):
+        edits.split(root, {"b": [0]}, {"b": tmp_path / "b"})
+    assert not (tmp_path / "b").exists()
+
+
+def test_the_lock_is_that_of_the_directory_that_took_the_place(tmp_path, monkeypatch):
+    root = make(tmp_path / "a", cameras={})
+    real, calls = appending.lock_directory, []
+
+    def opened_before(path, **options):
+        if calls:
+            return real(path, **options)
+        calls.append(path)
+        held = real(path, **options)
+        root.rename(tmp_path / "before")
+        make(root, cameras={})
+        return held
+
+    monkeypatch.setattr(appending, "lock_directory", opened_before)
+    with appending.locked_dataset(root) as lock:
+        assert os.path.samestat(os.fstat(lock.descriptor), root.stat())
+
+
+def test_files_encoded_before_the_videos_changed_are_not_taken(tmp_path, monkeypatch):
+    root = make(tmp_path / "a", cameras={SIDE: ("video", (32, 48))})
+    real, options = video_edits._edit, {"video": {"encoder": "h264"}, "workers": 0}
+
+    def failing(*_, **__):
+        raise OSError("power")
+
+    monkeypatch.setattr(video_edits, "_edit", failing)
+    with pytest.raises(OSError, match="power"):
+        video_edits.reencode(root, **options)
+    done = {path.name: path.read_bytes() for path in (tmp_path / ".a.videos").glob("*.mp4")}
+    video = next(root.glob("videos/**/*.mp4"))
+    shutil.copy(next(make(tmp_path / "b", cameras={SIDE: ("video", (32, 48))}, seed=3).glob("videos/**/*.mp4")), video)
+    monkeypatch.setattr(video_edits, "_edit", real)
+    written = []
+    monkeypatch.setattr(
+        video_edits, "encoded_packets", lambda *a: written.append(0) or camera_writing.encoded_packets(*a)
+    )
+    video_edits.reencode(root, **options)
+    assert done and len(written) == 4
+
+
+@pytest.mark.parametrize("target", [None, "b"])
+@pytest.mark.parametrize(("number", "error"), [(errno.ENOSPC, DiskFullError), (errno.EFBIG, StoreFileError)])
+def test_a_disk_that_takes_no_more_is_named_and_nothing_is_lost(number, error, target, tmp_path, monkeypatch):
+    root = make(tmp_path / "a", cameras={})
+    before = contents(root)
+
+    def failing(*_):
+        # as pyarrow says it
+        raise OSError(number, "Error writing bytes to file")
+
+    monkeypatch.setattr(editing.Edit, "write", failing)
+    with pytest.raises(error, match=re.escape(str(tmp_path / (target or "a")))) as caught:
+        edits.delete(root, [0], target and tmp_path / target)
+    assert number != errno.ENOSPC or ("it is as it was" if target is None else "nothing of it is left") in str(caught)
+    assert_episodes(root, before)
+    assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"a"}
 
 
 @VERSIONS

@@ -160,7 +160,8 @@ def is_per_element(before: Metadata) -> bool:
     arrays = {name: info.shape for name, info in before.info.features.items() if not info.is_camera}
     stats = before.stats or {}
     return any(
-        len(shape) > 1 and name in stats and stats[name]["mean"].shape == shape for name, shape in arrays.items()
+        len(shape) > 1 and "mean" in stats.get(name, {}) and stats[name]["mean"].shape == shape
+        for name, shape in arrays.items()
     )
 
 
@@ -296,6 +297,11 @@ def _total_episodes(root: Path) -> int:
 def locked_dataset(root: Path) -> FileLock:
     """Hold the lock of a dataset that is written to."""
     try:
-        return lock_directory(root, is_waiting=False)
+        while True:
+            lock = lock_directory(root, is_waiting=False)
+            # an edit may have put another directory in its place before it was locked
+            if os.path.samestat(os.fstat(lock.descriptor), root.stat()):
+                return lock
+            lock.release()
     except BlockingIOError:
         raise StoreBusyError(f"{root}: another process writes to it. Wait for it, or write to another root.") from None

@@ -31,6 +31,7 @@ from stepwell.lerobot.audits.meta import (
     check_camera_statistics,
     check_episode_order,
     check_statistics,
+    check_subtasks,
     check_task_order,
     check_totals,
     read_episodes,
@@ -201,6 +202,7 @@ class _Audit:
         subject = self._subject
         for check in TABLE_CHECKS:
             self._guard(check.__name__, lambda check=check: check(subject, pieces, places))  # type: ignore[misc]
+        self._guard("subtasks", lambda: check_subtasks(subject, rows.statistics()))
         self._guard("values", lambda: check_values(subject, rows.facts, pieces, places))
         if subject.chosen is not None:
             subject.tally.skip("totals and statistics of the whole dataset: only some episodes were asked for")

@@ -53,7 +53,6 @@ from stepwell.lerobot.meta_files import (
     is_of_format,
     open_parquet,
     read_columns,
-    read_json,
     read_json_lines,
     read_subtasks,
     said,
@@ -86,6 +85,7 @@ from stepwell.lerobot.statistics import (
     numeric_statistics,
     sampled_steps,
     stats_of_lines,
+    stored_entries,
 )
 from stepwell.lerobot.tasks import TaskList
 from stepwell.schema import Feature
@@ -213,7 +213,7 @@ class _Writing:
         self._tasks = TaskList(edit.texts)
         self._infos = list(edit.features.values())
         self._sources = [_Source(dataset) for dataset in edit.datasets]
-        self._per_element = not self._is_v3 or is_per_element(first)
+        self._per_element = not self._is_v3 or self._is_per_element(first)
         self._total = StatisticsSum(per_element=self._per_element)
         self._stored = self._stored_statistics(first)
         self._schema = data_schema(self._infos)
@@ -357,13 +357,21 @@ class _Writing:
 
     # statistics
 
+    def _is_per_element(self, first: Metadata) -> bool:
+        try:
+            return is_per_element(first)
+        except FormatError:
+            # statistics that cannot be read are a reason to compute them
+            if not self._edit.recomputed:
+                raise
+            return False
+
     def _stored_statistics(self, first: Metadata) -> dict[str, Any]:
         """Return the entries of stats.json that stay right: those of features whose rows are all the same."""
         whole = [Chosen(0, place) for place in range(len(first.episodes))]
-        path = first.root / STATS_PATH
-        if not self._is_v3 or list(self._edit.episodes) != whole or not path.exists():
+        if not self._is_v3 or list(self._edit.episodes) != whole:
             return {}
-        stored = read_json(path)
+        stored = stored_entries(first.root)
         return {info.name: stored[info.name] for info in self._infos if info.name in stored and self._stays(info.name)}
 
     def _stays(self, name: str) -> bool:

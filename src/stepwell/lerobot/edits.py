@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,14 @@ from stepwell.lerobot.depth import depth_of
 from stepwell.lerobot.editing import Chosen, Edit, Values
 from stepwell.lerobot.in_place import open_in_place
 from stepwell.lerobot.info import FORMAT_ENTRIES, INFO_PATH, FeatureInfo, sizes_of
-from stepwell.lerobot.meta_files import SUBTASK_INDEX, further_task_columns, open_parquet, read_json, read_subtasks
+from stepwell.lerobot.meta_files import SUBTASK_INDEX, further_task_columns, open_parquet, read_subtasks
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import place_file
 from stepwell.lerobot.samples import check_rates
 from stepwell.lerobot.staging import is_being_recorded
-from stepwell.lerobot.statistics import STATS_PATH
+from stepwell.lerobot.statistics import stored_entries
 from stepwell.lerobot.writing import write_dataset
+from stepwell.references.file_codec import noted_dataset
 from stepwell.store.layout import built_directory, check_is_outside, replaced_directory
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "renumber",
     "rewrite",
     "split",
+    "states_of",
 ]
 
 Place = str | os.PathLike[str]
@@ -76,13 +78,19 @@ class Target:
 
 
 @contextmanager
-def edited(root: Place, target: Place | None, *, carries: bool = True) -> Iterator[Target]:
+def edited(
+    root: Place, target: Place | None, *, carries: bool = True, states: Mapping[Path, str] | None = None
+) -> Iterator[Target]:
     """Yield the directory that takes the place of a dataset at the end, or becomes a new one.
 
     Args:
         root: of the dataset that is edited.
         target: of the new one; None: in the place of the old one.
         carries: whether a new one gets the files of the old one that no edit writes, but for hidden ones.
+        states: of the datasets that are read, from before their metadata were, see `states_of`; default: as it is now.
+
+    Raises:
+        StoreBusyError: another program writes to the dataset, or has changed one meanwhile.
     """
     path = Path(root).absolute()
     if is_being_recorded(path):
@@ -93,15 +101,50 @@ def edited(root: Place, target: Place | None, *, carries: bool = True) -> Iterat
         raise DatasetNotFoundError(f"no LeRobot dataset at {path}: there is no {INFO_PATH}.{told}")
     if target is not None and Path(target).absolute() != path:
         check_is_outside(target, [path])
-        with built_directory(target) as hidden:
+        found = states_of([path]) if states is None else states
+        with built_directory(target) as hidden, _unchanged(found):
             yield Target(Path(hidden), is_in_place=False)
             if carries:
                 _carry(path, Path(hidden), _other_files(path, hidden=False), link=False)
         return
     finish_append(path)
-    with locked_dataset(path), replaced_directory(path) as hidden:
+    # the states are those under the lock
+    with (
+        locked_dataset(path),
+        replaced_directory(path) as hidden,
+        _unchanged(states_of([path]) if states is None else states),
+    ):
         yield Target(Path(hidden), is_in_place=True)
         _carry(path, Path(hidden), _other_files(path), link=True)
+
+
+def states_of(roots: Iterable[Place]) -> dict[Path, str]:
+    """Return what becomes another when a dataset is edited, extended or replaced, by its directory."""
+    found = {}
+    for root in roots:
+        # where there is none, its metadata say so
+        with suppress(OSError):
+            found[Path(root).absolute()] = noted_dataset(str(Path(root).absolute()), INFO_PATH)
+    return found
+
+
+@contextmanager
+def _unchanged(states: Mapping[Path, str]) -> Iterator[None]:
+    """Refuse what was made of datasets that others changed meanwhile, and say so where it failed for this reason."""
+    try:
+        yield
+    except (StepwellError, OSError):
+        _check_unchanged(states)
+        raise
+    _check_unchanged(states)
+
+
+def _check_unchanged(states: Mapping[Path, str]) -> None:
+    for path, state in states.items():
+        if states_of([path]).get(path) != state:
+            raise StoreBusyError(
+                f"{path} was changed meanwhile, and numbers may mean other episodes. Nothing was edited: try again."
+            )
 
 
 def _other_files(root: Path, *, hidden: bool = True) -> Iterator[str]:
@@ -135,11 +178,10 @@ def _warn_of_lost(metadata: Metadata) -> None:
     for path in metadata.data_files(range(len(metadata.episodes))):
         with open_parquet(path) as file:
             found |= set(file.schema_arrow.names) - info.raw["features"].keys()
-    stats = metadata.root / STATS_PATH
     lost = {
         "columns of data files": found,
         "columns of tasks": further_task_columns(metadata.root, info),
-        "entries of meta/stats.json": read_json(stats).keys() - info.raw["features"].keys() if stats.exists() else (),
+        "entries of meta/stats.json": stored_entries(metadata.root).keys() - info.raw["features"].keys(),
     }
     for what, names in lost.items():
         warn_of_left_out(f"{metadata.root}: {what}", sorted(names), "since meta/info.json has no such features")
@@ -249,6 +291,7 @@ def split(root: Place, parts: Mapping[str, Iterable[int]], targets: Mapping[str,
         EpisodeNotFoundError: no such episode.
         ValueError: an episode in several parts, or a part without one.
     """
+    states = states_of([root])
     metadata = Metadata.load(root)
     places = {name: chosen_places(metadata, part) for name, part in parts.items()}
     numbers = [number for part in places.values() for number in part]
@@ -259,7 +302,7 @@ def split(root: Place, parts: Mapping[str, Iterable[int]], targets: Mapping[str,
             raise ValueError(f"Split {name!r} has no episodes. Give it some, or leave it out.")
     found = {}
     for name, part in places.items():
-        with edited(root, targets[name]) as place:
+        with edited(root, targets[name], states=states) as place:
             _part(metadata, part, link=False).write(place.path)
         found[name] = Path(targets[name]).absolute()
     return found
@@ -292,6 +335,7 @@ def merge(
     if not roots:
         raise ValueError("No datasets to merge. Give at least one.")
     check_is_outside(target, roots)
+    states = states_of(roots)
     datasets = [Metadata.load(root) for root in roots]
     for other in datasets[1:]:
         _check_alike(datasets[0], other)
@@ -306,7 +350,7 @@ def merge(
         others = sorted(_other_files(each.root, hidden=False))
         warn_of_left_out(f"{each.root}: files", others, "since each of the datasets that are merged may have its own")
     episodes = [Chosen(n, place) for n, each in enumerate(datasets) for place in range(len(each.episodes))]
-    with edited(roots[0], target, carries=False) as place:
+    with edited(roots[0], target, carries=False, states=states) as place:
         if place.is_in_place:
             raise StepwellError(f"{target} is one of the datasets that are merged. Give another directory.")
         Edit(
@@ -565,15 +609,17 @@ def rewrite(root: Place, target: Place | None = None, *, progress: bool | None =
     return Path(root if target is None else target).absolute()
 
 
-def _write_anew(root: Place, target: Place, progress: bool | None) -> None:
+def _write_anew(root: Place, target: Path, progress: bool | None) -> None:
     metadata = Metadata.load(root)
     info = metadata.info
     _warn_of_lost(metadata)
     data_mb, video_mb = sizes_of(info.raw)
+    # within, where the lock of the target keeps it, and what a kill leaves goes with it
+    made = target / "new"
     with open_in_place(metadata, progress=False) as store:
         write_dataset(
             store,
-            target,
+            made,
             version="v3.0" if info.is_v3 else "v2.1",
             cameras=cameras_of(info),
             robot_type=info.robot_type,
@@ -582,3 +628,6 @@ def _write_anew(root: Place, target: Place, progress: bool | None) -> None:
             chunks_size=info.chunks_size,
             progress=progress,
         )
+    for entry in made.iterdir():
+        entry.rename(target / entry.name)
+    made.rmdir()

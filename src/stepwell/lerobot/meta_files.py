@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, are_too_many_rows
 from stepwell.errors import FormatError, LeftOutWarning, MissingDependencyError
-from stepwell.files.local_files import read_regular
+from stepwell.files.local_files import check_status, read_regular
 from stepwell.json_text import parse_json
 from stepwell.lerobot.info import INFO_PATH, DatasetInfo, Problem, Report, refuse
 from stepwell.store.layout import replace_file
@@ -148,8 +148,9 @@ def open_parquet(path: Path) -> Any:
     """Return the ``pyarrow.parquet.ParquetFile`` of a file, its footer read."""
     open_file = import_pyarrow().parquet.ParquetFile
     try:
+        # a pipe would be waited for
+        num_bytes = check_status(path.stat(), path).st_size
         file = open_file(path, pre_buffer=False, page_checksum_verification=True)
-        num_bytes = path.stat().st_size
     except FileNotFoundError as error:
         raise FormatError(f"{path} is missing. {WHAT_TO_DO}") from error
     except parquet_errors() as error:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,7 @@ __all__ = [
     "sampled_steps",
     "statistics_of",
     "stats_of_lines",
+    "stored_entries",
     "summaries_of",
 ]
 
@@ -340,6 +342,14 @@ def read_statistics(root: Path, info: DatasetInfo, episodes: EpisodeStatistics) 
         return episodes.merged()
     path = root / STATS_PATH
     return _parsed(read_json(path), str(path)) if path.exists() else None
+
+
+def stored_entries(root: Path) -> dict[str, Any]:
+    """Return the entries of ``meta/stats.json`` as they are; none where there is none, or it cannot be read."""
+    with suppress(FormatError, OSError):
+        found = read_json(root / STATS_PATH)
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def merged(parts: Iterable[Mapping[str, Any]], where: str) -> Statistics | None:

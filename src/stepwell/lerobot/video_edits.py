@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import tempfile
@@ -29,13 +28,15 @@ import numpy as np
 from stepwell.errors import FeatureNotFoundError, FormatError, SchemaError, StoreBusyError
 from stepwell.files.file_locks import lock_directory
 from stepwell.formats.source_episodes import episodes_of, schema_of
+from stepwell.formats.source_paths import digest_of, walked
+from stepwell.lerobot.appending import finish_append
 from stepwell.lerobot.camera_writing import MAX_RATE_TERMS, VideoFiles, encoded_packets, encoding_of, import_av
 from stepwell.lerobot.dataset_files import video_info
 from stepwell.lerobot.depth import depth_of, split_options
 from stepwell.lerobot.editing import Chosen, Edit, EncodedFile
-from stepwell.lerobot.edits import Place, chosen_places, edited
-from stepwell.lerobot.in_place import open_in_place
-from stepwell.lerobot.info import INFO_PATH, FeatureInfo
+from stepwell.lerobot.edits import Place, chosen_places, edited, states_of
+from stepwell.lerobot.in_place import files_digest, open_in_place
+from stepwell.lerobot.info import FeatureInfo
 from stepwell.lerobot.meta_files import read_json
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import MEGABYTE, FileNumbers
@@ -86,11 +87,11 @@ def reencode(
     Notes:
         Killed at any moment it leaves the dataset as it was; the same call goes on with the files that were done.
     """
-    metadata = Metadata.load(root)
+    metadata, states = _loaded(root, target)
     names = _chosen(metadata, metadata.info.video_keys, cameras, "whose frames are in mp4 files")
     places = range(len(metadata.episodes))
     return _encoded(
-        metadata, names, places, video=video, depth=depth, target=target, workers=workers, progress=progress
+        metadata, states, names, places, video=video, depth=depth, target=target, workers=workers, progress=progress
     )
 
 
@@ -113,11 +114,11 @@ def encode_images(
         depth: of depth maps: ``gop``, and ``depth_min``, ``depth_max``, ``shift`` and ``use_log`` of their codes, see
             `stepwell.lerobot.depth.Quantization`.
     """
-    metadata = Metadata.load(root)
+    metadata, states = _loaded(root, target)
     names = _chosen(metadata, metadata.info.image_keys, cameras, "whose images are in the data files")
     places = range(len(metadata.episodes)) if episodes is None else chosen_places(metadata, episodes)
     return _encoded(
-        metadata, names, places, video=video, depth=depth, target=target, workers=workers, progress=progress
+        metadata, states, names, places, video=video, depth=depth, target=target, workers=workers, progress=progress
     )
 
 
@@ -134,10 +135,10 @@ def retime(root: Place, cameras: Iterable[str] | None = None, *, target: Place |
         FormatError: a file that does not have as many frames as its episodes have steps: which frame is of which step
             is not known.
     """
-    metadata = Metadata.load(root)
-    names = _chosen(metadata, metadata.info.video_keys, cameras, "whose frames are in mp4 files")
     path = Path(root if target is None else target).absolute()
-    with edited(root, target) as place, tempfile.TemporaryDirectory(dir=place.path.parent, prefix=".retimed-") as work:
+    with edited(root, target) as place, tempfile.TemporaryDirectory(dir=place.path) as work:
+        metadata = Metadata.load(root)
+        names = _chosen(metadata, metadata.info.video_keys, cameras, "whose frames are in mp4 files")
         encoded: dict[str, list[EncodedFile]] = {name: [] for name in names}
         for name, each in encoded.items():
             for number, (file, lengths) in enumerate(_files(metadata, name)):
@@ -191,8 +192,18 @@ def _chosen(metadata: Metadata, known: Sequence[str], cameras: Iterable[str] | N
     return names
 
 
+def _loaded(root: Place, target: Place | None) -> tuple[Metadata, dict[Path, str]]:
+    """Return the metadata of a dataset, and what to compare it with when files of it were encoded."""
+    if target is None or Path(target).absolute() == Path(root).absolute():
+        # episodes of an append that was killed are its own, too
+        finish_append(root)
+    states = states_of([root])
+    return Metadata.load(root), states
+
+
 def _encoded(
     metadata: Metadata,
+    states: Mapping[Path, str],
     names: Sequence[str],
     places: Sequence[int],
     *,
@@ -209,7 +220,7 @@ def _encoded(
         job.encoding(name)
     groups = [(name, group) for name in names for group in _groups(metadata, name, places)]
     chunks = [_Chunk(number, number + 1, name, group) for number, (name, group) in enumerate(groups)]
-    with _working(job, chunks), edited(metadata.root, target) as place:
+    with _working(job, chunks), edited(metadata.root, target, states=states) as place:
         steps = sum(int(metadata.episodes.length[list(each.places)].sum()) for each in chunks)
         run_chunks(job, chunks, workers=workers, total=steps, unit="steps", progress=progress)
         _edit(metadata, names, places, job, chunks, is_in_place=place.is_in_place).write(place.path)
@@ -221,7 +232,8 @@ def _work(path: Path) -> Path:
 
 
 def _digest(metadata: Metadata) -> str:
-    return hashlib.sha256((metadata.root / INFO_PATH).read_bytes()).hexdigest()
+    """Return what becomes another where a dataset's tables or videos do."""
+    return digest_of(walked(metadata.root / "videos"), files_digest(metadata.root).encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +371,8 @@ def _working(job: _EncodeJob, chunks: Sequence[_Chunk]) -> Iterator[None]:
                     entry.unlink()
                 replace_file(str(work / PLAN), json.dumps(plan).encode())
             yield
-            shutil.rmtree(work)
+            # the dataset is edited by now: what cannot be removed does not undo it
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def _edit(

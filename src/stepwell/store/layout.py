@@ -462,25 +462,33 @@ def _built(path: str | os.PathLike[str], check_free: Callable[[Path], None], nam
         if is_built and error.errno in TAKEN:
             # by another process, a moment ago
             check_free(target)
-        if error.errno in FULL:
-            raise _full_disk(error, f"to write {target}; nothing of it is left") from error
-        if is_built:
-            raise disk_error(error, 0, str(target)) from error
-        raise
+        told = _hidden_error(error, target, "nothing of it is left")
+        raise_from(disk_error(told, 0, str(target)) if is_built else told, error)
+
+
+def _hidden_error(error: OSError, target: Path, state: str) -> OSError:
+    """Return what an error is of a directory that was to become ``target``, or take its place."""
+    if error.errno in FULL:
+        return _full_disk(error, f"to write {target}; {state}")
+    # pyarrow does not say of which file
+    return disk_error(error, 0, str(target)) if error.filename is None else error
 
 
 @contextmanager
 def replaced_directory(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield a hidden directory next to the directory ``path``, whose place it takes at the end, all of it at once."""
     target = target_path(path)
-    with full_disk_named(f"to write {target} anew; it is as it was"), hidden_directory(target) as partial:
-        yield partial
-        sync_tree(partial)
-        try:
-            exchange(partial, str(target))
-            sync_directory(str(target.parent))
-        except OSError as error:
-            raise disk_error(error, 0, str(target)) from error
+    try:
+        with hidden_directory(target) as partial:
+            yield partial
+            sync_tree(partial)
+            try:
+                exchange(partial, str(target))
+                sync_directory(str(target.parent))
+            except OSError as error:
+                raise disk_error(error, 0, str(target)) from error
+    except OSError as error:
+        raise_from(_hidden_error(error, target, "it is as it was"), error)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Stored statistics that are not those of the rows are found, right ones are not."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -8,7 +9,10 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("av")
 
+from stepwell.cli.main import main
 from stepwell.lerobot.auditing import audit
+from stepwell.lerobot.edits import change_features
+from stepwell.lerobot.parquet_writing import tasks_table
 
 from .damage import change_json, change_lines, found, tiny_set
 
@@ -155,3 +159,72 @@ def test_a_report_is_json_with_what_the_table_says(tmp_path):
         [1],
         1,
     )
+
+
+@pytest.mark.parametrize(
+    "text", ["[1]", "null", '{"action": null}', '{"action": {"mean": "x"}}', '{"action": {}}', "{"]
+)
+def test_the_command_computes_statistics_that_cannot_be_read(text, tmp_path, monkeypatch):
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
+    root = tiny_set(tmp_path)
+    (root / "meta/stats.json").write_text(text)
+    commands = {finding.command for finding in audit(root).findings}
+    assert len(commands) >= 1 and all(main(command.split()[1:]) == 0 for command in commands)
+    assert found(audit(root)) == {}
+
+
+@pytest.mark.parametrize(
+    ("cut", "lacking"), [(lambda lines: [], [0, 1, 2]), (lambda lines: [lines[0], *lines[2:]], [1])]
+)
+def test_episodes_of_v2_without_statistics_are_a_warning(cut, lacking, tmp_path):
+    root = tiny_set(tmp_path, version="v2.1")
+    change_lines(root / "meta/episodes_stats.jsonl", cut)
+    assert found(audit(root)) == {"statistics-missing": lacking}
+
+
+def test_texts_of_subtasks_that_cannot_be_read_or_are_too_few_are_an_error(tmp_path):
+    import pyarrow.parquet as pq
+
+    root = tiny_set(tmp_path)
+    rows = json.loads((root / "meta/info.json").read_text())["total_frames"]
+    entry = {"dtype": "int64", "shape": [1], "names": None}
+    change_features(root, added={"subtask_index": (np.arange(rows) % 3, entry)})
+    texts = root / "meta/subtasks.parquet"
+    assert found(audit(root)) == {}
+    for words, codes in ((["a", "b", "c"], {}), (["a", "b"], {"subtask-index": []})):
+        pq.write_table(tasks_table(words, "subtask_index"), texts)
+        assert found(audit(root)) == codes
+    texts.write_bytes(texts.read_bytes()[:40])
+    assert found(audit(root)) == {"subtasks-unreadable": []}
+
+
+@pytest.mark.parametrize("name", ["data/**/*.parquet", "meta/tasks.parquet", "videos/**/*.mp4"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(name, tmp_path):
+    root = tiny_set(tmp_path, cameras={CAMERA: ("video", (16, 24))})
+    path = next(root.glob(name))
+    path.unlink()
+    os.mkfifo(path)
+    assert any("it is a FIFO" in finding.message for finding in audit(root).errors)
+
+
+def test_a_data_file_is_not_sought_among_videos(tmp_path):
+    root = tiny_set(tmp_path, cameras={CAMERA: ("video", (16, 24))})
+    next(root.glob("data/**/*.parquet")).unlink()
+    assert not any("mp4 is there" in finding.message for finding in audit(root).errors)
+
+
+def test_two_rows_of_v2_that_claim_one_episode_end_no_check(tmp_path):
+    root = tiny_set(tmp_path, version="v2.1", cameras={CAMERA: ("video", (16, 24))})
+    change_lines(root / "meta/episodes.jsonl", lambda lines: [lines[0], lines[1] | {"episode_index": 0}, lines[2]])
+    report = audit(root)
+    assert "episodes-order" in found(report) and not report.unchecked
+
+
+@pytest.mark.parametrize("fps", [5, 20, 12, 9.5])
+def test_a_rate_that_no_episode_has_is_told_and_no_command_makes_it_that_of_the_data(fps, tmp_path):
+    root = tiny_set(tmp_path, cameras={CAMERA: ("video", (16, 24))}, lengths=(40, 30))
+    change_json(root / "meta/info.json", lambda info: info.update(fps=fps))
+    findings = audit(root).findings
+    assert {"fps"} <= {finding.code for finding in findings} and findings[0].code == "fps"
+    assert not any(finding.command for finding in findings)
+    assert "10 rows a second" in findings[0].message

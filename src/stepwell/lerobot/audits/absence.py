@@ -71,7 +71,13 @@ def _nearest(root: Path, path: PurePosixPath) -> PurePosixPath | None:
     for pattern in (glob.escape(path.name), f"{glob.escape(path.stem)}.*"):
         there = sorted(PurePosixPath(file.relative_to(root)) for file in root.rglob(pattern) if file.is_file())
         # files of other cameras and chunks have equal names, and those of the table of episodes
-        alike = [file for file in there if file.parts[0] != "meta" and {*path.parts[1:-1]} <= {*file.parts[:-1]}]
+        alike = [
+            file
+            for file in there
+            # what is a file of another kind by its root is none of this one by its ending
+            if file.parts[0] not in {"meta", *({"data", "videos"} - {path.parts[0]})}
+            and {*path.parts[1:-1]} <= {*file.parts[:-1]}
+        ]
         if alike:
             return min(alike, key=lambda file: len(_different(path.parts, file.parts)[0]))
     return None

@@ -26,8 +26,9 @@ from stepwell.codecs.video_decoding import DEEP
 from stepwell.codecs.video_packets import claimed_bytes, opened_video, turn_of
 from stepwell.codecs.video_streams import turned
 from stepwell.errors import DecodeError, MissingDependencyError, StepwellError
+from stepwell.files.local_files import open_regular
 from stepwell.lerobot.audits.absence import Absences
-from stepwell.lerobot.audits.episodes import NOWHERE, TOLERANCE_SECONDS, Places
+from stepwell.lerobot.audits.episodes import NOWHERE, RATE, TOLERANCE_SECONDS, Places
 from stepwell.lerobot.audits.meta import StoredStatistics, check_camera_statistics
 from stepwell.lerobot.audits.report import ENCODE_AGAIN, RENUMBER, RETIME, WRITE_AGAIN, Rule, Subject, Tally
 from stepwell.lerobot.audits.rows import DataFile, data_paths, read_data_files
@@ -221,7 +222,7 @@ def open_video_file(absences: Absences, camera: str, path: str, episodes: Intege
     """Look at one file; None where it cannot be read."""
     subject, about = absences.subject, f"{camera}: {path}"
     try:
-        with (subject.root / path).open("rb", buffering=0) as file:
+        with os.fdopen(open_regular(subject.root / path), "rb", buffering=0) as file:
             descriptor = file.fileno()
 
             def read(place: int, count: int) -> bytes:
@@ -273,7 +274,8 @@ def _check_times(subject: Subject, camera: str, path: str, index: VideoIndex, ep
     is_regular = True
     # of files with as many frames as steps it is known which is of which
     num_steps = int(subject.episodes.length[np.isin(subject.episodes.index, episodes)].sum())
-    command = RETIME if num_steps == len(seconds) else ""
+    # where fps is wrong the frames may be right
+    command = RETIME if num_steps == len(seconds) and not subject.tally.has(RATE) else ""
     if abs(seconds[0]) > TOLERANCE_SECONDS:
         subject.tally.add(START, camera, f"{path} begins at {seconds[0]:.6g} s", episodes, command=command)
         is_regular = False
@@ -367,7 +369,7 @@ def _check_spans(file: VideoFile, spans: _Spans, before: int) -> None:
             detail = f"{file.path.name} has {file.num_frames} frames, its episode {spans.length[0]} rows"
             spans.subject.tally.add(FRAMES, spans.camera, detail, spans.number)
             return
-        is_sound = np.ones(1, np.bool_)
+        is_sound = np.ones(len(spans.number), np.bool_)
     else:
         spans = _restarted(file, spans, before)
         _check_lengths(file, spans)
@@ -405,7 +407,9 @@ def _check_lengths(file: VideoFile, spans: _Spans) -> None:
         return f"{detail(at)} and {room[at]:.4g} frames up to the next span or the end"
 
     spans.report(LENGTH, is_drift, detail)
-    spans.report(END, is_other & ~is_drift, end_detail)
+    # where fps is wrong the spans may be right, and its command would write them by the wrong one
+    if not spans.subject.tally.has(RATE):
+        spans.report(END, is_other & ~is_drift, end_detail)
 
 
 def _check_ends(file: VideoFile, spans: _Spans) -> Mask:

@@ -30,6 +30,7 @@ from stepwell.sizes import counted
 
 __all__ = [
     "NOWHERE",
+    "RATE",
     "TABLE_CHECKS",
     "TOLERANCE_SECONDS",
     "ColumnFacts",
@@ -92,11 +93,19 @@ SHIFTED = Rule(
     "Write timestamp = frame_index / fps: videos are read at this time, so other steps' frames are shown.",
     RENUMBER,
 )
+RATE = Rule(
+    "fps",
+    "error",
+    "Correct fps in meta/info.json where the rows came at the other rate, and verify again. Where they did not, write "
+    "the times anew: stepwell edit renumber.",
+)
 TASK = Rule("task-index", "error", "Add the task to meta/tasks, or correct the rows.")
 SHORT = Rule("episode-short", "warning", "Leave the episode out: it has no step that follows another.")
 ACTION = "action"
 DIGEST_BYTES = 16
 MAX_SHOWN = 5
+# in steps: what float32 may round of times
+RATE_TOLERANCE = 1e-3
 # of fewer rows it says nothing that they are equal
 FEWEST_ROWS = 2
 
@@ -316,6 +325,11 @@ def check_episode_index(subject: Subject, pieces: Pieces, places: Places) -> Non
 def check_timestamps(subject: Subject, pieces: Pieces, places: Places) -> None:
     """Check that the timestamp of each row is a multiple of 1 / fps, and that of its own step."""
     is_known, fps = places.of_piece >= 0, subject.info.fps
+    rate = _other_rate(pieces, places, fps)
+    if rate is not None:
+        # whoever numbers the times anew would make the wrong rate that of the data, too
+        subject.tally.add(RATE, "", f"all timestamps are those of {rate:.5g} rows a second, fps is {fps:g}")
+        return
     worst = float(pieces.off_grid[is_known].max(initial=0))
     beside = f"timestamps up to {worst:.2g} s beside a multiple of 1/{fps:g} s (tolerance {TOLERANCE_SECONDS:g} s)"
     _report(subject, places, OFF_GRID, is_known & (pieces.off_grid > TOLERANCE_SECONDS), lambda _: beside)
@@ -327,6 +341,23 @@ def check_timestamps(subject: Subject, pieces: Pieces, places: Places) -> None:
         return f"timestamps up to {late[at] / fps:.3g} s beside frame_index / fps, from row {pieces.first[at]} on"
 
     _report(subject, places, SHIFTED, shifted, detail)
+
+
+def _other_rate(pieces: Pieces, places: Places, fps: float) -> float | None:
+    """Return the rate that the timestamps of all episodes are of, where it is not the dataset's."""
+    steps = pieces.stop - pieces.first - 1
+    told = (places.of_piece >= 0) & (steps > 1)
+    begin = of_owner(places.first, places.of_piece)[told]
+    low, high, steps = pieces.late_low[told] + begin, pieces.late_high[told] + begin, steps[told]
+    # of a single episode a single wrong time may look alike
+    if len(steps) <= 1 or not (np.isfinite(low) & np.isfinite(high)).all():
+        return None
+    # the first row is at its time, each later one is later by as much again, or earlier
+    late = np.where(np.abs(low) > np.abs(high), low, high)
+    ratios = 1 + late / steps
+    is_one = (np.minimum(np.abs(low), np.abs(high)) < RATE_TOLERANCE) & (np.abs(ratios - ratios[0]) < RATE_TOLERANCE)
+    is_other = ratios[0] > 0 and abs(float(late.max()) if late.max() > 0 else float(late.min())) > HALF_STEP
+    return fps / float(ratios[0]) if is_one.all() and is_other else None
 
 
 def check_task_index(subject: Subject, pieces: Pieces, places: Places) -> None:

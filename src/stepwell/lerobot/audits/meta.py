@@ -22,9 +22,12 @@ from stepwell.lerobot.depth import MAX_CODE, depth_of
 from stepwell.lerobot.info import INFO_PATH, DatasetInfo, FeatureInfo, Problem
 from stepwell.lerobot.meta_files import (
     EPISODES_FOLDER,
+    SUBTASK_INDEX,
+    SUBTASKS_PATH,
     EpisodeRecords,
     episode_paths,
     read_json,
+    read_subtasks,
     read_table,
     read_task_rows,
 )
@@ -37,6 +40,7 @@ __all__ = [
     "check_camera_statistics",
     "check_episode_order",
     "check_statistics",
+    "check_subtasks",
     "check_task_order",
     "check_totals",
     "read_episodes",
@@ -52,6 +56,9 @@ EPISODES = Rule(
     "Download or write meta/ again; a recorder that was killed leaves files without end.",
 )
 TASKS = Rule("tasks-unreadable", "error", "Download or write meta/tasks again: without it no step has a text.")
+
+SUBTASKS = Rule("subtasks-unreadable", "error", f"Download or write {SUBTASKS_PATH} again, or remove it.")
+SUBTASK = Rule("subtask-index", "error", f"Add the texts to {SUBTASKS_PATH}, or correct the numbers in the data files.")
 
 
 def read_info(root: Path, tally: Tally) -> DatasetInfo | None:
@@ -103,6 +110,22 @@ TOTALS = Rule(
     "error",
     "Correct meta/info.json: LeRobot's length is its total_frames, and who records on numbers from its totals.",
 )
+
+
+def check_subtasks(subject: Subject, found: Mapping[str, FeatureStatistics]) -> None:
+    """Check that the texts of subtasks can be read, and that no row has a number beyond them."""
+    if SUBTASK_INDEX not in subject.info.features:
+        return
+    try:
+        texts = read_subtasks(subject.root)
+    except FormatError as error:
+        subject.tally.add(SUBTASKS, "", problem_of(error))
+        return
+    if texts is None or SUBTASK_INDEX not in found:
+        return
+    most = float(found[SUBTASK_INDEX].max.max(initial=-1))
+    if most >= len(texts):
+        subject.tally.add(SUBTASK, "", f"a row has subtask_index {most:g}; there are {len(texts)} texts")
 
 
 def check_task_order(subject: Subject) -> None:
@@ -216,7 +239,11 @@ def read_statistics(subject: Subject) -> StoredStatistics:
         return StoredStatistics(None, {})
     try:
         if is_by_episode:
-            return StoredStatistics(None, {number: dict(stats) for number, stats in stats_of_lines(path)})
+            found = {number: dict(stats) for number, stats in stats_of_lines(path)}
+            lacking = sorted({*subject.episodes.index[subject.places].tolist()} - found.keys())
+            if lacking:
+                subject.tally.add(MISSING, "", f"{name} has no line of episode {lacking[0]}", lacking)
+            return StoredStatistics(None, found)
         return StoredStatistics(dict(read_json(path)), {})
     except (FormatError, TypeError, ValueError) as error:
         subject.tally.add(MISSING, "", f"{name} cannot be read: {problem_of(error)}")

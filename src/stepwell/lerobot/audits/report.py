@@ -237,6 +237,10 @@ class Tally:
             # it mends all places, or it is none
             known.command = known.command and command
 
+    def has(self, rule: Rule) -> bool:
+        """Return whether there is a finding of a rule."""
+        return any(code == rule.code for code, _ in self._counts)
+
     def skip(self, line: str) -> None:
         """Note a part that could not be checked, once."""
         if line not in self.unchecked:

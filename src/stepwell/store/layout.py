@@ -470,8 +470,8 @@ def _hidden_error(error: OSError, target: Path, state: str) -> OSError:
     """Return what an error is of a directory that was to become ``target``, or take its place."""
     if error.errno in FULL:
         return _full_disk(error, f"to write {target}; {state}")
-    # pyarrow does not say of which file
-    return disk_error(error, 0, str(target)) if error.filename is None else error
+    # only who writes gets this one; pyarrow does not say of which file
+    return disk_error(error, 0, str(target)) if error.errno == errno.EFBIG else error
 
 
 @contextmanager

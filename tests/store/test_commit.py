@@ -329,6 +329,8 @@ def test_a_disk_that_fails_in_the_background_is_told_of(store, monkeypatch):
 
 
 def test_a_thread_goes_round_for_as_long_as_there_are_writers(store, monkeypatch):
+    # writers that another test left are none of its own
+    monkeypatch.setattr(commit, "_attended", weakref.WeakSet())
     monkeypatch.setattr(commit, "_thread", None)
     monkeypatch.setattr(commit, "PERIOD", 0.01)
     with store.writer() as writer:

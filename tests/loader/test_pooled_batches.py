@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import stepwell
 import stepwell.testing.codecs  # registers "running"
 from stepwell import Field, View
+from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.loader import Loader
 from stepwell.loader.loader import _pays
@@ -357,6 +358,13 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Store:
             writer.add_episode(rows)
     store.refresh()
     return store
+
+
+def test_rows_that_are_left_where_they_are_are_no_array() -> None:
+    rows = HeldArray(np.zeros((2, 3), np.int64), (4, 5, 3))
+    assert (rows.shape, rows.strides) == ((2, 3, 4, 5, 3), np.empty((2, 3, 4, 5, 3), np.uint8).strides)
+    with pytest.raises(WindowError, match="were taken for an array"):
+        np.ascontiguousarray(rows, np.float32)
 
 
 @pytest.mark.parametrize("page_cache", [True, False])

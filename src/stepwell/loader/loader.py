@@ -537,11 +537,11 @@ class _Engine:
 
 def _pays(order: BoundPooled, reader: WindowReader, world_size: int) -> bool:
     """Return whether anything is saved by holding rows for later batches."""
-    if not reader.row_loader.columns or (reader.is_raw and reader.page_cache):
-        return False
+    if not reader.page_cache or not reader.columns:
+        return bool(reader.columns)
     # of what is more, too many rows leave the pool before the next epoch needs them again; a rank needs fewer in each
     most = (2 if world_size == 1 else 3) * order.num_slots
-    return not reader.page_cache or reader.shares_rows or len(order.blocks) <= most
+    return not reader.is_raw and (reader.shares_rows or len(order.blocks) <= most)
 
 
 def _last_sizes(settings: LoaderSettings, num_positions: int) -> list[int]:

@@ -265,25 +265,20 @@ def resize(
         resize_signed,
     )
 
-    number, height, width, channels = images.shape
-    is_signed, line = kind in (CUBIC, LANCZOS), width * channels
-    if isinstance(images, HeldArray):
-        if is_signed and not rounds_between:
-            raise WindowError("images that are left where they are, resized as floats: let them be read as an array.")
-    elif kind == NEAREST and images.dtype != np.uint8:
+    if kind == NEAREST and images.dtype != np.uint8:
         pixels = np.ascontiguousarray(images).view(np.uint8)
         return resize(pixels, boxes, flips, sides, kind).view(images.dtype)
-    elif images.dtype != np.uint8 or (is_signed and not rounds_between):
+    number, height, width, channels = images.shape
+    is_signed = kind in (CUBIC, LANCZOS)
+    if images.dtype != np.uint8 or (is_signed and not rounds_between):
         floats = np.empty((number, *sides, channels), np.float32)
         resize_floats(np.ascontiguousarray(images, np.float32), boxes, flips, kind, floats)
         return _as_dtype(floats, images.dtype)
-    else:
-        row = images.strides[2:]
-        if row != (channels, 1) or images.strides[1] % channels or (number > 1 and images.strides[0] < 0):
-            images = np.ascontiguousarray(images)
-        else:
-            line = images.strides[1]
     out = np.empty((number, *sides, channels), np.uint8)
+    line, row = images.strides[1], images.strides[2:]
+    if row != (channels, 1) or line % channels or (number > 1 and images.strides[0] < 0):
+        images = np.ascontiguousarray(images)
+        line = width * channels
     resize_by = resize_signed if is_signed else resize_bytes
     resize_by(image_addresses(images), (height, line // channels, channels), boxes, flips, kind, out)
     return out

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import Decoder, SequentialCodec, make_codec
-from stepwell.errors import CorruptSegmentError, LoaderError
+from stepwell.errors import CorruptSegmentError, LoaderError, WindowError
 from stepwell.windows.fields import At, FieldSource, ResolvedField
 from stepwell.windows.views import Part
 
@@ -232,6 +232,14 @@ class HeldArray:
     def shape(self) -> tuple[int, ...]:
         """That of an array of the rows."""
         return (*self.addresses.shape, *self.row)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Those of an array of the rows, in bytes: right within each row, which lies anywhere."""
+        return tuple(math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
+
+    def __array__(self, *_: Any, **__: Any) -> npt.NDArray[np.uint8]:
+        raise WindowError("rows that are left where they are were taken for an array. Let them be read as one.")
 
     def parts(self, shape: tuple[int, ...]) -> HeldArray:
         """Return the arrays of a shape that the rows consist of, [m, *shape]: the images of stacked ones."""
